@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from bench.big_log import BigLog
-from veen.client.stream_keys import ReaderKey
+from veen.client.keystore import ReaderKey
 from veen.core import DhKey, Limits, Mmr, PayloadHdr, Place, Sealer, msg, receipt
 from veen.overlays import Event
 from veen.storage import frame

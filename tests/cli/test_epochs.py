@@ -14,8 +14,8 @@ from tests.cli.runner import Ran, Veen
 from tests.hub.client import START, TOKEN, Clock, until
 from veen.core import Limits, Profile, naming
 from veen.core.envelopes import EpochList
+from veen.hub.epochs import StreamEpochs
 from veen.hub.hub_time import ClockReading
-from veen.hub.stream_epochs import StreamEpochs
 from veen.storage.store import Lookup
 
 EPOCH_SEC = 1000
@@ -92,7 +92,7 @@ def test_only_the_operator_registers_and_lists_streams(place: HubFixture) -> Non
 
 
 def test_the_list_of_streams_continues_over_several_pages(place: HubFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veen.hub.stream_epochs.MAX_PAGE_ITEMS", 4)
+    monkeypatch.setattr("veen.hub.epochs.MAX_PAGE_ITEMS", 4)
     names = [f"s{number}" for number in range(11)]
     add(place, *names)
     listed = place.veen.done("hub", "stream", "list", "--hub", place.url, "--json", env=OPERATOR).json()

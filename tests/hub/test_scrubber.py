@@ -28,12 +28,11 @@ from veen.storage import checkpoint_files, fsck, lock, metadata, rotation
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.chunk_reader import FRAME_BYTES
 from veen.storage.directory_reader import LogReader
-from veen.storage.directory_scrub import DirectoryScrub
 from veen.storage.fsck import FsckVerdict
 from veen.storage.index import PAIR, PLACE, SECONDS_PER_DAY, Index, LabelHead
-from veen.storage.log_scrub import KINDS, ScrubStep, kind_of
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
+from veen.storage.scrub import KINDS, DirectoryScrub, ScrubStep, kind_of
 
 SMALL = Limits(max_checkpoint_interval=5)
 PACKED = Limits(max_checkpoint_interval=5, chunk_zstd_level=3)

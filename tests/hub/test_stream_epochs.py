@@ -38,7 +38,7 @@ def test_the_epochs_of_a_stream_are_listed_within_bounds_and_in_pages(
         assert [one.label for one in listed().epochs] == [hub.label("s", first + one) for one in (0, 1, 4, 6)]
         assert listed().next_epoch is None
         assert hub.get(f"/tooling/epochs?stream={bytes(32).hex()}").read(EpochList).epochs == ()
-        monkeypatch.setattr("veen.hub.stream_epochs.MAX_EPOCHS_PER_ANSWER", 2)
+        monkeypatch.setattr("veen.hub.epochs.MAX_EPOCHS_PER_ANSWER", 2)
         found, query = [], ""
         while True:
             page = listed(query)

@@ -14,7 +14,7 @@ from tests.cli.runner import Veen
 from tests.pipeline.damage import copied, flip, run_audit
 from veen.core import Malformed, SigningKey, Unverified, cbor
 from veen.pipeline import jobs
-from veen.pipeline.audit import audit, page_of, report_of, report_page, sign
+from veen.pipeline.audit import audit, audit_report, page_of, report_of, sign
 from veen.pipeline.audit.audit_report import AuditStatement, JsonObject, decode, encode
 from veen.pipeline.audit.piece_audit import PieceOutcome
 from veen.pipeline.jobs import in_processes
@@ -134,7 +134,7 @@ def test_the_rate_is_a_line_for_a_few_pieces_and_a_plot_for_many(log: BigLog) ->
 
 
 def test_a_single_bar_is_not_a_slab() -> None:
-    (width,) = re.findall(r'class="bar"[^>]* width="([^"]+)"', report_page.over_time([(1_700_000_000, 41)], "entries"))
+    (width,) = re.findall(r'class="bar"[^>]* width="([^"]+)"', audit_report.over_time([(1_700_000_000, 41)], "entries"))
     assert float(width) <= 40
 
 

@@ -32,7 +32,7 @@ from veen.selftest import (
     recorder_suite,
 )
 from veen.selftest.check import Check
-from veen.selftest.core import capabilities, log_growth, refusals, request_checks, tooling_checks
+from veen.selftest.core import capabilities, log_growth, refusals, request_checks
 
 SEED, COUNT = 3, 10
 
@@ -60,7 +60,7 @@ def test_every_check_has_a_unique_id_a_claim_and_a_section() -> None:
     assert all(check.claim and check.spec.startswith("§") for check in checks)
 
 
-CORE_MODULES = (capabilities, log_growth, refusals, request_checks, tooling_checks)
+CORE_MODULES = (capabilities, log_growth, refusals, request_checks)
 MODULES = (*CORE_MODULES, history_properties, fuzz, recorder_suite)
 
 

@@ -1,19 +1,22 @@
 """`veen cap`: capabilities, the signed permissions to write to streams."""
 
+import os
+import re
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, option, options_command
-from veen.cli.kit import audience, context_file, key_files, open_session, output, output_files, values
-from veen.cli.kit.audience import Bare, HubIds, NotAfter
+from veen.cli.kit import context_file, key_files, open_session, output, output_files, pinning, values
 from veen.cli.kit.common_options import HubOptions, HubUrl, JsonOption, LocalDir, PassphraseFile
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.key_files import read_capabilities
 from veen.cli.kit.output import Formatted
 from veen.cli.kit.result import Moment, Result, inside
 from veen.cli.kit.sanitize import short_hex
-from veen.client import Card, capabilities, cbor_sequence
+from veen.client import Card, ClientDir, capabilities, cbor_sequence
 from veen.client.client import Client
 from veen.core import CapPresentation, CapToken, Rate, Refused, SigningKey, cap_token, naming
 from veen.core.cap_token import Capability, token_of
@@ -29,10 +32,48 @@ app = group(
 )
 
 
+_RELATIVE = re.compile(r"\d+[smhd]", re.ASCII)
+
+
+def hub_id(text: str) -> bytes:
+    """Parse a hub id in hex, or read it from a data directory or identity file."""
+    found = pinning.pinned_key(text)
+    assert found is not None
+    return found
+
+
+def last_moment(text: str) -> int:
+    """Parse a time, or a duration from now."""
+    if _RELATIVE.fullmatch(text):
+        return int(time.time()) + durations.whole_seconds(text, 1)
+    return values.moment(text)
+
+
+HubIds: TypeAlias = Annotated[
+    list[bytes] | None,
+    option(
+        "--hub ID|PATH",
+        "a hub that may accept it: its id, data directory or identity file",
+        default="the context's hub, if the issuer has used it",
+        parser=hub_id,
+    ),
+]
+NotAfter: TypeAlias = Annotated[
+    int | None,
+    option(
+        "--not-after TIME|7d",
+        "when it ends even if it was never used: a date, or a time from now",
+        default="30 days from now, or --ttl if that is longer",
+        parser=last_moment,
+    ),
+]
+Bare: TypeAlias = Annotated[
+    bool, option("--bare", "name no hub and no end; only hubs with --accept-bare-tokens and older hubs accept it")
+]
 Issuer: TypeAlias = Annotated[Path, option("--issuer DIR", "the issuer's client directory")]
 RenewHubs: TypeAlias = Annotated[
     list[bytes] | None,
-    option("--hub ID|PATH", "a hub that may accept it", default="the hubs of the old file", parser=audience.hub_id),
+    option("--hub ID|PATH", "a hub that may accept it", default="the hubs of the old file", parser=hub_id),
 ]
 NewFile: TypeAlias = Annotated[Path | None, option("--out FILE", "the file to create")]
 
@@ -82,7 +123,7 @@ def issue(
     found = _subject(subject)
     with open_session.open_client_dir(issuer, passphrase_file) as folder:
         key = folder.identity.id_sign
-        hubs, end = audience.hubs_of(hub, bare, folder), audience.end_of(not_after, ttl)
+        hubs, end = hubs_of(hub, bare, folder), end_of(not_after, ttl)
         made = _minted(key, found, streams, ttl, bound)
         issued = capabilities.present(key, made, hubs, end)
     data = {
@@ -162,7 +203,7 @@ def renew(
             )
         made = [cap_token.renew(token, key) for token in tokens]
         ttl = made[0].allow.ttl
-        renewed = capabilities.present(key, made, hub or _hubs_in(known), audience.end_of(not_after, ttl))
+        renewed = capabilities.present(key, made, hub or _hubs_in(known), end_of(not_after, ttl))
     data = {"issuer": key.public_key, "tokens": len(made), "ttl": ttl}
     _issued(data, renewed, out, {}).show(as_json)
 
@@ -302,3 +343,29 @@ def revoke(
             data.append({"kind": kind, "target": one, **at})
     until_text = ("until", lambda row: "permanent" if row["until"] is None else row["until"])
     Result(data, columns=("kind", "target", "from", until_text, ("entry", "stream_seq"))).show(as_json)
+
+
+def hubs_of(given: Sequence[bytes] | None, bare: bool, issuer: ClientDir) -> tuple[bytes, ...]:
+    """The hubs to issue for: those given, or the hub of the context. None with --bare."""
+    if bare:
+        if given:
+            raise Misuse("--bare and --hub contradict each other", "give one of them")
+        return ()
+    if given:
+        return tuple(given)
+    url = os.environ.get("VEEN_HUB") or context_file.selected().hub
+    known = issuer.state.hub_of(values.url(url)) if url else None
+    if known is None:
+        raise Misuse(
+            "missing --hub: a capability names the hubs that may accept it",
+            "give --hub with a hub id or a data directory; veen hub key --hub URL shows the id of a hub",
+        )
+    return (known,)
+
+
+def end_of(given: int | None, ttl: int) -> int:
+    """The last second of a capability that is issued now."""
+    now = int(time.time())
+    if given is not None and given <= now:
+        raise Misuse("--not-after is in the past", "give a later date, or a time from now like 30d")
+    return capabilities.default_end(now, ttl) if given is None else given

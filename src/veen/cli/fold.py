@@ -11,8 +11,18 @@ from veen.cli.kit.common_options import JsonOption, ReaderPin, ReadOptions, Trus
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of, fixed
-from veen.cli.kit.state_rows import entry_of, fault_data, part_data, part_name, plain_line
-from veen.cli.kit.state_session import Answer, ReadSession, StateSession, read_command, run_session
+from veen.cli.kit.state_session import (
+    Answer,
+    ReadSession,
+    StateSession,
+    entry_of,
+    fault_data,
+    part_data,
+    part_name,
+    plain_line,
+    read_command,
+    run_session,
+)
 from veen.client import local_files
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Malformed, Unverified, naming

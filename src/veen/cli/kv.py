@@ -11,16 +11,20 @@ from veen.cli.kit.common_options import ExpiresIn
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, fields_of, jsonable
 from veen.cli.kit.sanitize import line_of, printable, text_of
-from veen.cli.kit.state_rows import STEP_COLUMNS, add_faults, key_data, part_name, step_data
 from veen.cli.kit.state_session import (
+    STEP_COLUMNS,
     Answer,
     FollowSession,
     ReadSession,
     SendSession,
     SentResult,
+    add_faults,
     follow_command,
+    key_data,
+    part_name,
     read_command,
     send_command,
+    step_data,
 )
 from veen.core import Unavailable
 from veen.overlays import Applied, EventFault, kv

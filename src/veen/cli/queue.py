@@ -9,8 +9,18 @@ from veen.cli.kit.common_options import ExpiresIn
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Moment, Result
 from veen.cli.kit.sanitize import line_of, text_of
-from veen.cli.kit.state_rows import STEP_COLUMNS, add_faults, plain_facts, step_data
-from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
+from veen.cli.kit.state_session import (
+    STEP_COLUMNS,
+    Answer,
+    ReadSession,
+    SendSession,
+    SentResult,
+    add_faults,
+    plain_facts,
+    read_command,
+    send_command,
+    step_data,
+)
 from veen.core import Unavailable
 from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus
 from veen.state import TaskQueue

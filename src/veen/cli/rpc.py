@@ -17,8 +17,15 @@ from veen.cli.kit.common_options import MAX_SECONDS
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result, jsonable
 from veen.cli.kit.sanitize import printable
-from veen.cli.kit.state_rows import add_faults, plain_cell
-from veen.cli.kit.state_session import Answer, ReadSession, SendSession, read_command, send_command
+from veen.cli.kit.state_session import (
+    Answer,
+    ReadSession,
+    SendSession,
+    add_faults,
+    plain_cell,
+    read_command,
+    send_command,
+)
 from veen.core import Refused, cbor
 from veen.overlays.rpc import RPC, Call, PendingReply, Reply, RpcFailure
 from veen.state import Caller, NoReply, Server

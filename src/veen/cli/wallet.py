@@ -9,8 +9,19 @@ from veen.cli.kit import output, values
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result
-from veen.cli.kit.state_rows import FAULT_COLUMNS, STEP_COLUMNS, add_faults, fault_data, step_data
-from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
+from veen.cli.kit.state_session import (
+    FAULT_COLUMNS,
+    STEP_COLUMNS,
+    Answer,
+    ReadSession,
+    SendSession,
+    SentResult,
+    add_faults,
+    fault_data,
+    read_command,
+    send_command,
+    step_data,
+)
 from veen.core import Unavailable, naming
 from veen.overlays import Event, FoldStep
 from veen.overlays import wallet as wallets

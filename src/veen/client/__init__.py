@@ -10,9 +10,9 @@ from veen.client.capabilities import CapabilityStore
 from veen.client.client_dir import ClientDir
 from veen.client.client_identity import Card, ClientIdentity, Prekey
 from veen.client.client_state import ClientState, LabelState, StateConflict
+from veen.client.keystore import ReaderKey, StreamKey, StreamKeys
 from veen.client.local_files import Busy
 from veen.client.portable import export_identity, import_identity
-from veen.client.stream_keys import ReaderKey, StreamKey, StreamKeys
 from veen.client.writer_keys import KeyBounds, Outbox, Pending, WriterKey
 from veen.core.passphrase import Cost, WrongPassphrase
 

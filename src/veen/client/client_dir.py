@@ -21,9 +21,8 @@ from veen.client import local_files
 from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import MAX_CARD_BYTES, Card, ClientIdentity
 from veen.client.client_state import ClientState, TableRows
-from veen.client.keystore import ENCRYPTED, Keystore, Secrets, keystore_file
+from veen.client.keystore import ENCRYPTED, Keystore, Secrets, StreamKeys, keystore_file
 from veen.client.local_files import DISK, Disk, scaffold
-from veen.client.stream_keys import StreamKeys
 from veen.client.writer_keys import (
     DEFAULT_BOUNDS,
     ClientKeyUse,

@@ -30,9 +30,8 @@ from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import MAX_CARD_BYTES, SEED_BYTES, Card, ClientIdentity
 from veen.client.client_state import CaughtRow, ClientState, LabelState, TableRows
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceStore
-from veen.client.keystore import MAX_KEYSTORE_BYTES, Keystore, Secrets, keystore_file
+from veen.client.keystore import MAX_KEYSTORE_BYTES, Keystore, Secrets, StreamKey, keystore_file
 from veen.client.local_files import DISK, Disk, scaffold
-from veen.client.stream_keys import StreamKey
 from veen.client.trust import HubRecord, HubTrust
 from veen.core import Checkpoint, Malformed, Msg, Receipt, Unavailable, Unverified, signing
 from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map

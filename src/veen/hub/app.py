@@ -57,6 +57,7 @@ from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Admission, Prefilter, Rules
 from veen.hub.admission_state import Outcome
 from veen.hub.config import HubConfig, need_operator
+from veen.hub.epochs import StreamEpochs
 from veen.hub.hub_time import ClockWatch
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_access import ATTACHMENTS, SUBSCRIBE, ReadGate
@@ -64,7 +65,6 @@ from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptio
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.retention_run import RetentionRun
 from veen.hub.status import HubStatusPage
-from veen.hub.stream_epochs import StreamEpochs
 from veen.hub.submit import SubmitPipeline
 from veen.hub.submit_api import SubmitApi, respond_submitted
 from veen.hub.uploads import Uploads

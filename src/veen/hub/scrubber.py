@@ -21,10 +21,9 @@ from veen.core import Malformed, strict_json
 from veen.core.hashing import HASH_BYTES
 from veen.core.strict_json import Json
 from veen.hub.conditions import Conditions, Reason
-from veen.storage import log_scrub, safe_open
-from veen.storage.directory_scrub import DirectoryScrub
+from veen.storage import safe_open, scrub
 from veen.storage.fsck_report import Finding
-from veen.storage.log_scrub import Scrubbed, ScrubPart, ScrubPlace, ScrubStep
+from veen.storage.scrub import DirectoryScrub, Scrubbed, ScrubPart, ScrubPlace, ScrubStep
 
 START_DELAY_S = 60.0  # a hub that starts has better things to do
 RECHECK_S = 600.0  # interval for checking damaged places again
@@ -89,8 +88,8 @@ class Scrubber:
     def damaged_by_kind(self) -> dict[str, int]:
         """The number of damaged files of each kind."""
         artifacts = {one.artifact for some in list(self.damaged.values()) for one in some}
-        found = Counter(map(log_scrub.kind_of, artifacts))
-        return {kind: found[kind] for kind in log_scrub.KINDS}
+        found = Counter(map(scrub.kind_of, artifacts))
+        return {kind: found[kind] for kind in scrub.KINDS}
 
     def age_s(self) -> int:
         """Seconds since the last full pass, or since scrubbing first began."""
@@ -246,7 +245,7 @@ class ScrubTask:
                 self.conditions.enter(Reason.DAMAGE, damage, source=_SOURCE, refused=0, **where)
             elif self.log.may_log("damage_found"):
                 self.log.event("error", "damage_found", error=str(damage), **where)
-            if log_scrub.kind_of(finding.artifact) in ("nodes", "index"):
+            if scrub.kind_of(finding.artifact) in ("nodes", "index"):
                 self.index_damaged(damage)
         if not self.scrubber.damaged:
             self.conditions.leave(Reason.DAMAGE, _SOURCE)

@@ -35,7 +35,7 @@ from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import RELOADABLE, HubConfig
 from veen.hub.cosigner import Cosigner, StartCheck, WitnessConnection, check_keys
-from veen.hub.epoch_ends import EpochEnds
+from veen.hub.epochs import EpochEnds, StreamEpochs
 from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import ReadApi, Subscriptions
@@ -45,17 +45,16 @@ from veen.hub.scrubber import Scrubber, ScrubTask
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import RemoteKey, Signer
 from veen.hub.status import HubStatusPage, Metrics
-from veen.hub.stream_epochs import StreamEpochs
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame, metadata, pruned_chunk, recovery, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
-from veen.storage.directory_scrub import DirectoryScrub
 from veen.storage.lock import exclusive
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.recovery import RecoveredLabels
+from veen.storage.scrub import DirectoryScrub
 from veen.storage.store import Lookup, Store
 
 _READ_THREADS = 4

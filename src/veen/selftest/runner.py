@@ -14,7 +14,7 @@ from veen.core.strict_json import Json
 from veen.selftest import core, fuzz, history_properties, recorder_suite
 from veen.selftest.check import C, Check, Failed, Skipped
 from veen.selftest.check_context import CheckContext, HubFacts
-from veen.selftest.core import tooling_checks
+from veen.selftest.core import request_checks
 from veen.selftest.probe import Probe
 
 
@@ -152,9 +152,9 @@ def run_checks(
     try:
         facts = HubFacts.read(probe.get("/tooling/status").json())
     except (Failed, Malformed) as error:
-        note(_unrun("core", tooling_checks.status, CheckOutcome.FAIL, str(error)))
+        note(_unrun("core", request_checks.status, CheckOutcome.FAIL, str(error)))
         for name, check in checks:
-            if check is not tooling_checks.status:
+            if check is not request_checks.status:
                 note(_unrun(name, check, CheckOutcome.SKIP, "the hub status cannot be read"))
     else:
         hub_id = facts.hub_id

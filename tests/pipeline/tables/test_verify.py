@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 
 from tests.pipeline.tables.crashing_disk import deaths
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, writes
-from veen.client.stream_keys import ReaderKey
+from veen.client.keystore import ReaderKey
 from veen.core import DhKey, Mmr, Unverified, msg
 from veen.pipeline import select
 from veen.pipeline.decoding import Keys

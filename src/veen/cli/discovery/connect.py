@@ -21,8 +21,15 @@ from veen.cli.discovery.remote_query import Timeout, call_over_stream
 from veen.cli.kit import output
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, Result
-from veen.cli.kit.state_rows import add_faults
-from veen.cli.kit.state_session import Answer, SendSession, SentResult, need_reader_key, send_command, sendable
+from veen.cli.kit.state_session import (
+    Answer,
+    SendSession,
+    SentResult,
+    add_faults,
+    need_reader_key,
+    send_command,
+    sendable,
+)
 from veen.cli.kit.values import id_parser
 from veen.client.trust import Pin
 from veen.core import Refused, Unavailable, cbor

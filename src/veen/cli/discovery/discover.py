@@ -23,8 +23,7 @@ from veen.cli.discovery.directory_view import (
 from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Moment, Result, inside
-from veen.cli.kit.state_rows import add_faults, plain_facts
-from veen.cli.kit.state_session import Answer, SendSession, SentResult, send_command, sendable
+from veen.cli.kit.state_session import Answer, SendSession, SentResult, add_faults, plain_facts, send_command, sendable
 from veen.core import Unavailable, cbor, naming
 from veen.overlays import registry
 from veen.overlays.discovery import (

@@ -670,9 +670,9 @@ def rotate_key(
     the old key signed in time. The hub does not need retired keys; --destroy-old removes them, so that nobody can steal
     them any more.
     """
-    from veen.cli.hub import key_change
+    from veen.cli.hub import upkeep
 
-    key_change.rotate(data_dir, root, request, endorsement, overlap_sec, destroy_old, passphrase_file).show(as_json)
+    upkeep.rotate(data_dir, root, request, endorsement, overlap_sec, destroy_old, passphrase_file).show(as_json)
 
 
 @command(
@@ -697,9 +697,9 @@ def handover(
     A hand-over is the size and root of every label at a change of the key. It shows which signatures of the old key
     belong to the log that the hub handed over. A hub may run meanwhile.
     """
-    from veen.cli.hub import key_change
+    from veen.cli.hub import upkeep
 
-    key_change.hand_overs(data_dir, request, endorsement).show(as_json)
+    upkeep.hand_overs(data_dir, request, endorsement).show(as_json)
 
 
 @command(
@@ -921,9 +921,9 @@ def recover(
     directory was replaced by an older copy. Clients that hold later receipts reject the hub until `veen verify --stream
     NAME --accept-recovery`.
     """
-    from veen.cli.hub import key_change
+    from veen.cli.hub import upkeep
 
-    key_change.recover(data_dir, root, request, endorsement, passphrase_file).show(as_json)
+    upkeep.recover(data_dir, root, request, endorsement, passphrase_file).show(as_json)
 
 
 @command(
@@ -1001,6 +1001,6 @@ def restore(
     with a new key, as after `veen hub recover`. With --request, `veen hub recover --endorsement` completes it. The
     backup stays unchanged.
     """
-    from veen.cli.hub import key_change
+    from veen.cli.hub import upkeep
 
-    key_change.restore(data_dir, backup, root, request, passphrase_file).show(as_json)
+    upkeep.restore(data_dir, backup, root, request, passphrase_file).show(as_json)

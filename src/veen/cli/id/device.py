@@ -6,10 +6,11 @@ from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, group, misuse, option, options_command
+from veen.cli import cap
+from veen.cli.cap import Bare, HubIds, NotAfter
 from veen.cli.id import principals
 from veen.cli.id.principals import Principal, Reason, ScopeSender
-from veen.cli.kit import audience, key_files, output_files, values
-from veen.cli.kit.audience import Bare, HubIds, NotAfter
+from veen.cli.kit import key_files, output_files, values
 from veen.cli.kit.common_options import MAX_SECONDS, ClientOptions
 from veen.cli.kit.result import Moment, Result, fields_of
 from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
@@ -120,7 +121,7 @@ def grant(
             delegate(key, subject, realm_ids=realm or (), stream_ids=streams, ttl=ttl)
             for subject in (card.id_sign, *card.client_ids)
         ]
-        hubs, end = audience.hubs_of(hub, bare, folder), audience.end_of(not_after, ttl)
+        hubs, end = cap.hubs_of(hub, bare, folder), cap.end_of(not_after, ttl)
         issued = capabilities.present(key, tokens, hubs, end)
     output_files.write_new(out, cbor_sequence.encode(issued))
     data = {

@@ -11,8 +11,15 @@ from veen.cli.kit import context_file, key_files
 from veen.cli.kit.common_options import ClientDir, JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, Result
-from veen.cli.kit.state_rows import faults_answer
-from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
+from veen.cli.kit.state_session import (
+    Answer,
+    ReadSession,
+    SendSession,
+    SentResult,
+    faults_answer,
+    read_command,
+    send_command,
+)
 from veen.cli.kit.values import id_parser
 from veen.core import Unavailable, cbor
 from veen.overlays import identity, identity_views

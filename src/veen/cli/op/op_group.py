@@ -12,13 +12,15 @@ from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import VIOLATED_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Moment, Result, inside
-from veen.cli.kit.state_rows import ENTRY, add_faults, entry_of
 from veen.cli.kit.state_session import (
+    ENTRY,
     Answer,
     FollowSession,
     ReadSession,
     SendSession,
     SentResult,
+    add_faults,
+    entry_of,
     follow_command,
     place_data,
     read_command,

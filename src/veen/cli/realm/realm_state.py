@@ -12,8 +12,7 @@ from veen.cli.kit.common_options import Cap, HubOptions, NoCache, StateOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
-from veen.cli.kit.state_rows import add_faults
-from veen.cli.kit.state_session import SendSession, StateSession, send_hints, state_command
+from veen.cli.kit.state_session import SendSession, StateSession, add_faults, send_hints, state_command
 from veen.cli.kit.values import moment, realm
 from veen.core import DhKey, Refused, admin
 from veen.overlays import Event, Overlay

@@ -1,9 +1,15 @@
-"""The report of an audit as plain JSON that can be read, signed and rendered as a page."""
+"""The report of an audit: plain JSON that can be read and signed, and its HTML page.
+
+The page has SVG plots, needs no libraries, and suits light and dark displays.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated
+from datetime import UTC, datetime
+from html import escape
+from itertools import pairwise
+from typing import Annotated, Any
 
 from veen import __version__
 from veen.core import Malformed, SigningKey, Unverified, naming, signing, strict_json
@@ -14,7 +20,7 @@ from veen.core.signing import SIGNATURE_BYTES
 from veen.core.strict_json import Json
 from veen.pipeline.audit.audit_run import Audit, Directory
 from veen.pipeline.audit.piece_audit import MINUTE_SEC, ChainLink
-from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
+from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity, brief
 
 KIND = "veen.audit.v1"
 _MAX_SPANS = 500
@@ -203,3 +209,225 @@ def sign(key: SigningKey, encoded_report: bytes) -> AuditStatement:
     verdict, made_at = str(report["verdict"]), int(str(report["made_at"]))
     unsigned = AuditStatement(digest(encoded_report), verdict, made_at, key.public_key, _NO_SIG)
     return replace(unsigned, sig=key.sign(unsigned.signing_digest()))
+
+
+WIDTH, HEIGHT = 860, 220
+_LEFT, _BOTTOM, _TOP, _RIGHT = 64, 28, 12, 8  # margins
+_MAX_BARS = 240
+_MAX_BAR_WIDTH = 40.0  # of one bar
+
+
+def over_time(points: Sequence[tuple[int, int]], title: str) -> str:
+    """Bars over time: seconds since 1970 and counts."""
+    if not points:
+        return _empty(title)
+    low, high = points[0][0], points[-1][0]
+    span = min((later - at for (at, _), (later, _) in pairwise(points)), default=1)
+    step = span * max(1, -(-(high - low + span) // (span * _MAX_BARS)))
+    bars: dict[int, int] = {}
+    for at, count in points:
+        bars[(at - low) // step] = bars.get((at - low) // step, 0) + count
+    slots = (high - low) // step + 1
+    labels = [(0.0, date(low)), (1.0, date(high))] if high > low else [(0.5, date(low))]
+    return _bars(title, [bars.get(slot, 0) for slot in range(slots)], labels)
+
+
+def spread(values: Sequence[int], title: str) -> str:
+    """A histogram."""
+    if not values:
+        return _empty(title)
+    low, high = min(values), max(values)
+    count = min(40, max(1, high - low + 1))
+    bins = [0] * count
+    for value in values:
+        bins[min(count - 1, (value - low) * count // max(1, high - low))] += 1
+    return _bars(title, bins, [(0.0, f"{low:,}"), (1.0, f"{high:,}")])
+
+
+def ranked(rows: Sequence[tuple[str, int, int]], title: str) -> str:
+    """Horizontal bars: name, total, and how many of those failed."""
+    if not rows:
+        return _empty(title)
+    most, row_height = max(total for _, total, _ in rows) or 1, 22
+    height = row_height * len(rows) + 8
+    parts = []
+    for number, (name, total, failed) in enumerate(rows):
+        y, room = 4 + number * row_height, WIDTH - 320
+        parts.append(f'<text x="150" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<rect class="bar" x="160" y="{y + 3}" width="{room * total / most:.1f}" height="15"/>')
+        if failed:
+            parts.append(f'<rect class="bad" x="160" y="{y + 3}" width="{room * failed / most:.1f}" height="15"/>')
+        caption = f"{total:,}" + (f", {failed:,} failed" if 0 < failed < total else "")
+        parts.append(f'<text x="{166 + room * total / most:.1f}" y="{y + 15}">{caption}</text>')
+    return _svg(title, height, parts)
+
+
+def _bars(title: str, values: Sequence[int], labels: Sequence[tuple[float, str]]) -> str:
+    most = max(values) or 1
+    room, tall = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
+    wide = room / len(values)
+    thick = min(_MAX_BAR_WIDTH, max(0.5, wide * 0.9))
+    floor = HEIGHT - _BOTTOM
+    parts = [
+        f'<line x1="{_LEFT}" y1="{floor}" x2="{WIDTH - _RIGHT}" y2="{floor}"/>',
+        f'<text x="{_LEFT - 8}" y="{_TOP + 10}" text-anchor="end">{most:,}</text>',
+        f'<text x="{_LEFT - 8}" y="{floor}" text-anchor="end">0</text>',
+    ]
+    for slot, value in enumerate(values):
+        if value:
+            height, x = tall * value / most, _LEFT + (slot + 0.5) * wide - thick / 2
+            shape = f'x="{x:.2f}" y="{floor - height:.2f}" width="{thick:.2f}" height="{height:.2f}"'
+            parts.append(f'<rect class="bar" {shape}><title>{value:,}</title></rect>')
+    for at, text in labels:
+        anchor = {0.0: "start", 1.0: "end"}.get(at, "middle")
+        parts.append(f'<text x="{_LEFT + at * room:.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{escape(text)}</text>')
+    return _svg(title, HEIGHT, parts)
+
+
+def _empty(title: str) -> str:
+    return _svg(title, 40, ['<text x="8" y="24">nothing to show</text>'])
+
+
+def _svg(title: str, height: int, parts: Sequence[str]) -> str:
+    shown = escape(title)
+    body = "".join(parts)
+    return f'<svg role="img" aria-label="{shown}" viewBox="0 0 {WIDTH} {height}"><title>{shown}</title>{body}</svg>'
+
+
+def date(seconds: int) -> str:
+    """The UTC time, to the minute."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return str(seconds)
+
+
+_MAX_LABELS, _MAX_ROWS = 30, 200
+_FEW_PIECES = 20  # below this, one line shows the rates
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2330; --dim: #667085; --line: #d5dae2; --bar: #3b6ea8; --bad: #c0392b;
+  --good: #2e7d4f; --paper: #fff }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --dim: #98a2b3; --line: #3a4252; --bar: #7aa7dc;
+  --bad: #ef7b6c; --good: #6cc093; --paper: #14181f } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 900px;
+  margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100%; font-size: 13px } th { text-align: left; color: var(--dim) }
+td, th { border-bottom: 1px solid var(--line); padding: 4px 12px 4px 0; vertical-align: top }
+td[title] { min-width: 15rem } th, .word { white-space: nowrap }
+code { font-size: 12px; overflow-wrap: anywhere } svg { width: 100%; height: auto }
+svg text { font: 12px system-ui, sans-serif; fill: var(--dim) }
+svg line { stroke: var(--line) } .bar { fill: var(--bar) } .bad { fill: var(--bad); color: var(--bad) }
+.good { color: var(--good) } .dim { color: var(--dim) }
+"""
+
+
+def page_of(report: JsonObject, auditor: bytes | None = None) -> str:
+    """The HTML page of a report. `auditor` is the key that signed the report, if any."""
+    made: dict[str, Any] = report
+    sound = made["verdict"] == "sound"
+    head = (
+        f"<h1>Audit: <span class={'good' if sound else 'bad'}>{escape(made['verdict'])}</span></h1>"
+        f"<p>{made['entries']:,} entries of {len(made['directories'])} data "
+        f"{'directory' if len(made['directories']) == 1 else 'directories'}, on {escape(made['ran_on'])}, "
+        f"in {made['took_ms'] / 1000:,.1f} s. Every entry hash, client and hub signature, root, summary, peak snapshot "
+        f"and checkpoint was verified again.</p>"
+        f"<p>Made {date(made['made_at'])} UTC by VEEN {escape(made['version'])}, {_signed(auditor)}.</p>"
+    )
+    body = "".join(_directory_html(one) for one in made["directories"])
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>VEEN audit</title>'
+        f"<style>{_STYLE}</style></head><body>{head}{_equivocations(made['equivocations'])}{body}</body></html>\n"
+    )
+
+
+def _signed(auditor: bytes | None) -> str:
+    """The line about the statement. Whether the signature is valid, only `veen audit verify` can say."""
+    if auditor is None:
+        return "not signed"
+    caption = "<code>statement.cbor</code> has the signature; check it with <code>veen audit verify</code>"
+    return f"for the auditor <code>{auditor.hex()}</code>: {caption}"
+
+
+def _directory_html(one: dict[str, Any]) -> str:
+    labels = sorted(one["labels"], key=lambda row: (-row["failed"], -row["entries"], row["label"]))
+    faults = Counter(_kind(finding["what"]) for finding in one["findings"])
+    rows = [
+        ("hub", f"<code>{escape(one['hub_id'] or 'unknown: its metadata is damaged')}</code>"),
+        ("entries", f"{one['entries']:,}, and {one['journal_entries']:,} that only the journal has"),
+        ("failed", f"{one['failed']:,}; {one['unchecked']:,} could not be checked"),
+        ("chunks and checkpoints", f"{one['chunks']:,} and {one['checkpoints']:,}"),
+    ]
+    coverage = Counter(label["coverage"] for label in labels if "coverage" in label)
+    if coverage:
+        rows.append(("labels by coverage", ", ".join(f"{count:,} {escape(of)}" for of, count in coverage.items())))
+    stated = [(row["hub_ts"], "changed its key", row) for row in one["handovers"]]
+    stated += [(row["recovered_at"], "recovered, or began again,", row) for row in one["recoveries"]]
+    for at, what, row in sorted(stated, key=lambda each: each[0]):
+        key = f"<code>{row['new_key_id'][:16]}…</code>"
+        rows.append(("stated by the hub", f"{date(at)} UTC: it {what} with {row['labels']:,} labels, under key {key}"))
+    if 0 < len(one["rate"]) < _FEW_PIECES:
+        rows.append(("verification rate", f"{min(one['rate']):,} to {max(one['rate']):,} entries a second on one core"))
+    facts = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
+    shown = [(f"{row['label'][:16]}…", row["entries"], row["failed"]) for row in labels[:_MAX_LABELS]]
+    return (
+        f"<h2>{escape(one['source'])}</h2><table>{facts}</table>"
+        f"<h2>Entries over time</h2>{over_time([(at, n) for at, n in one['over_time']], 'entries over time')}"
+        f"<h2>Entries of each label</h2>{ranked(shown, 'entries of each label')}"
+        f"{_more(len(labels), _MAX_LABELS)}"
+        f"{_rates(one['rate'])}<h2>Faults</h2>"
+        f"{ranked([(kind, n, n) for kind, n in faults.most_common()], 'faults by kind') if faults else ''}"
+        f"{_findings(one['findings'])}"
+    )
+
+
+def _rates(rate: list[int]) -> str:
+    if len(rate) < _FEW_PIECES:
+        return ""
+    return (
+        f"<h2>Verification rate</h2>{spread(rate, 'entries a second on one core, piece by piece')}"
+        "<p class=dim>entries per second on one core, and the number of pieces at that rate</p>"
+    )
+
+
+def _kind(what: str) -> str:
+    """The name of the failed check of an entry, else `artifact`."""
+    head, colon, _ = what.partition(": ")
+    return head if colon and " " not in head else "artifact"
+
+
+def _findings(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return "<p class=good>none</p>"
+    rows = "".join(
+        f"<tr><td class=word>{escape(one['severity'])}</td>{_where(one['artifact'])}"
+        f"<td class=word>{'' if one['stream_seq'] is None else one['stream_seq']}</td>"
+        f"<td>{escape(brief(one['what']))}</td></tr>"
+        for one in found[:_MAX_ROWS]
+    )
+    names = "<tr><th>severity</th><th>where</th><th>entry</th><th>what</th></tr>"
+    return f"<table>{names}{rows}</table>{_more(len(found), _MAX_ROWS)}"
+
+
+def _where(artifact: str) -> str:
+    return f'<td title="{escape(artifact)}"><code>{escape(brief(artifact))}</code></td>'
+
+
+def _equivocations(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return ""
+    rows = "".join(
+        f"<tr><td><code>{one['label']}</code></td><td>{one['stream_seq']}</td>"
+        f"<td>{'<br>'.join(map(escape, one['sources']))}</td><td>{escape(one.get('retired', ''))}</td></tr>"
+        for one in found
+    )
+    names = "<tr><th>label</th><th>entry</th><th>the two copies</th><th>verdict</th></tr>"
+    caption = "Two different roots are signed for one place. Both receipts are in the report as proof."
+    if any("dated_by" in one for one in found):
+        caption += " The report also has the statements that show that receipts of retired keys existed in time."
+    return f"<h2 class=bad>Equivocation</h2><p>{caption}</p><table>{names}{rows}</table>"
+
+
+def _more(count: int, shown: int) -> str:
+    return f"<p class=dim>and {count - shown:,} more, in the report</p>" if count > shown else ""

@@ -3,20 +3,24 @@
 A peak snapshot serves one purpose only: a chunk can be verified before the chunk in front of it. When pieces are
 chained, the snapshot is compared with the tree of that chunk. If they differ, the snapshot is wrong, and the chunk is
 verified again.
+
+The parts of a directory that are not entries of a chunk are checked too: metadata, names, indexes, binding, journal.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from pathlib import Path
 from time import perf_counter
 
-from veen.core import HubIdentity, Limits, Malformed, Unavailable, VeenError
+from veen.core import HubIdentity, Limits, Malformed, Mmr, Msg, Unavailable, Unverified, VeenError
 from veen.core.coverage import Coverage
 from veen.core.handover import HandOver
 from veen.core.receipt import time_fault
 from veen.core.recovery import RecoveryStatement
-from veen.pipeline.audit import directory_check
+from veen.pipeline import chunk_verifier
 from veen.pipeline.audit.equivocation import (
     NO_DATES,
     ConflictingReceipts,
@@ -26,12 +30,28 @@ from veen.pipeline.audit.equivocation import (
     coverage_of,
 )
 from veen.pipeline.audit.piece_audit import AuditTask, ChainLink, ClientRun, audit_pieces, outcomes_of
-from veen.pipeline.extents import is_live, missing_chunks
+from veen.pipeline.extents import is_live, journal_groups, missing_chunks, tree_sizes
 from veen.pipeline.jobs import Progress, Runner, no_progress
 from veen.pipeline.read_plan import Piece, Task, deal, pinned
-from veen.pipeline.sources import NAMES, Chunk, DirectoryChunks, LocalFiles, Missing, open_source
-from veen.storage.fsck_report import Finding, Severity, are_missing
+from veen.pipeline.sources import (
+    METADATA_FILES,
+    NAMES,
+    OPTIONAL_FILES,
+    Chunk,
+    DirectoryChunks,
+    LocalFiles,
+    Missing,
+    by_label,
+    open_source,
+)
+from veen.storage import frame, journal, metadata_check
+from veen.storage.artifacts import CheckpointBinding, IndexedCheckpoint
+from veen.storage.checkpoint_files import binding_fault
+from veen.storage.entry_check import EntryVerifier
+from veen.storage.fsck_report import Finding, FsckReport, Severity, are_missing
+from veen.storage.log_check import NO_MANIFEST, JournalCheck, check_index, stray_file, torn_group
 from veen.storage.metadata import HubMetadata
+from veen.storage.paths import ChunkName, Folders
 
 
 @dataclass(slots=True)
@@ -150,8 +170,8 @@ def _begin(path: str, pin: bytes | None) -> Directory:
         raise error
     _check_is_data_directory(source, path)
     made = Directory(source)
-    made.metadata, made.findings = directory_check.check_metadata(source)
-    made.findings += directory_check.check_attachments(source, made.metadata)
+    made.metadata, made.findings = check_metadata(source)
+    made.findings += check_attachments(source, made.metadata)
     made.live = is_live(source)
     if made.metadata is None:
         return made
@@ -185,7 +205,7 @@ def _finish(directory: Directory, metadata: HubMetadata) -> None:
     source, add = directory.source, directory.findings.extend
     lost = missing_chunks(directory.names, directory.chunks)
     add(_damaged(chunk, are_missing(chunk.start_seq, chunk.end_seq), chunk.start_seq) for chunk in lost)
-    manifests = list(directory_check.check_manifests(source, metadata, directory.chunks))
+    manifests = list(check_manifests(source, metadata, directory.chunks))
     add(manifests)
     unproven = {finding.label for finding in manifests}
     for label, found in directory.labels.items():
@@ -195,16 +215,16 @@ def _finish(directory: Directory, metadata: HubMetadata) -> None:
         missing = {chunk.start_seq for chunk in lost if chunk.label == label}
         add(check_label(found, metadata.limits, missing))
         if not missing:
-            add(directory_check.check_checkpoint_index(source, found, live=directory.live))
+            add(check_checkpoint_index(source, found, live=directory.live))
     journal_from, sizes = _check_journal(directory, metadata)
-    add(directory_check.check_names(directory.names, directory.chunks, lost, journal_from))
+    add(check_names(directory.names, directory.chunks, lost, journal_from))
     links = [link for found in directory.labels.values() for link in found]
     if not lost and not journal_from and not directory.live and all(link.outcome.sound for link in links):
-        add(directory_check.check_binding(source, metadata, links))
+        add(check_binding(source, metadata, links))
     if not directory.live:
-        add(directory_check.check_ends(directory.names, directory.chunks, journal_from))
+        add(check_ends(directory.names, directory.chunks, journal_from))
         broken = {finding.label for finding in directory.findings if finding.severity is Severity.DAMAGED}
-        add([finding for finding in directory_check.check_sizes(source, sizes) if finding.label not in broken])
+        add([finding for finding in check_sizes(source, sizes) if finding.label not in broken])
 
 
 def _check_journal(directory: Directory, metadata: HubMetadata) -> tuple[dict[bytes, int], dict[bytes, int]]:
@@ -218,7 +238,7 @@ def _check_journal(directory: Directory, metadata: HubMetadata) -> tuple[dict[by
     if not isinstance(directory.source.files, LocalFiles):
         return {}, sizes
     root = directory.source.files.root
-    found, tail = directory_check.check_journal(directory.source, root, metadata, directory.labels)
+    found, tail = check_journal(directory.source, root, metadata, directory.labels)
     directory.findings.extend(found)
     directory.journal_entries = tail.entries
     return tail.first, tail.sizes
@@ -317,3 +337,192 @@ def _check_rolling(label: Sequence[ChainLink], limits: Limits) -> Iterator[Findi
 
 def _damaged(chunk: Chunk, what: str, seq: int | None) -> Finding:
     return Finding(Severity.DAMAGED, f"log/{chunk.name}", what, chunk.label, seq)
+
+
+_LABEL = re.compile(r"(?<=-)[0-9a-f]{64}(?=[-.])")
+# Without these no entry can be verified.
+_FOUNDATIONS = {NAMES.identity.name, NAMES.identity_sig.name, NAMES.profile.name, NAMES.origin.name}
+_SAMPLED_CHUNKS = 8
+
+
+def check_metadata(source: DirectoryChunks) -> tuple[HubMetadata | None, list[Finding]]:
+    """Check identity, limits, profile and origin. None if they do not allow verifying the log. Ignores secret keys."""
+    report = FsckReport()
+    with source.local_copy((), (*METADATA_FILES, *OPTIONAL_FILES)) as folders:
+        metadata = metadata_check.check_metadata(folders, report)
+    found = [finding for finding in report.findings if finding.severity is not Severity.KEYLESS]
+    if metadata is not None and _is_another_profile(source, metadata):
+        found.append(Finding(Severity.DAMAGED, NAMES.profile.name, "no message in the log is of this profile"))
+    damaged = {finding.artifact for finding in found if finding.severity is Severity.DAMAGED}
+    if metadata is None or damaged & _FOUNDATIONS:
+        metadata = None
+        what = "it was not checked: the hub metadata needed to verify it is damaged"
+        found.append(Finding(Severity.DAMAGED, "log", what))
+    return metadata, found
+
+
+def _is_another_profile(source: DirectoryChunks, metadata: HubMetadata) -> bool:
+    """Whether all of the first messages have another profile. A single one may be damaged itself."""
+    seen = set()
+    try:
+        for chunk in source.chunks()[:_SAMPLED_CHUNKS]:
+            entry, _ = frame.read(source.first_frame(chunk))
+            seen.add(Msg.decode(entry.msg).profile_id)
+    except VeenError:
+        return False
+    return len(seen) == 1 and metadata.profile.profile_id() not in seen
+
+
+def check_attachments(source: DirectoryChunks, metadata: HubMetadata | None) -> list[Finding]:
+    """Check files that are named by the hash of their content, if they are on this machine."""
+    report = FsckReport()
+    if isinstance(source.files, LocalFiles):
+        metadata_check.check_attachments(Folders(source.files.root), report)
+        metadata_check.check_evidence(Folders(source.files.root), metadata, report)
+    return report.findings
+
+
+def check_manifests(source: DirectoryChunks, metadata: HubMetadata, chunks: Iterable[Chunk]) -> Iterator[Finding]:
+    """Report once for each label that nothing proves that its chunks were pruned."""
+    for label, of_label in by_label(chunk for chunk in chunks if chunk.pruned).items():
+        try:
+            what = None if source.pruned_segments(metadata.identity, label) else NO_MANIFEST
+        except (Malformed, Unverified) as error:
+            what = str(error)
+        if what is not None:
+            artifact = f"log/{NAMES.manifest(label).name}"
+            yield Finding(Severity.DAMAGED, artifact, what, label, of_label[0].start_seq)
+
+
+def check_names(
+    names: Iterable[str], chunks: Sequence[Chunk], gone: Sequence[Chunk], journal_from: dict[bytes, int]
+) -> Iterator[Finding]:
+    """Report files in the log folder that no chunk explains, and leftovers that the journal will write again."""
+    expected = {chunk.name for chunk in chunks} | {NAMES.manifest(chunk.label).name for chunk in chunks}
+    for chunk in (*(one for one in chunks if one.closed), *gone):
+        expected.update((*chunk_verifier.artifact_names(chunk), NAMES.checkpoint_index(chunk.label).name))
+    closed = {
+        label: {(one.start_seq, one.end_seq) for one in found if one.closed}
+        for label, found in by_label(chunks).items()
+    }
+    held = {(chunk.label, chunk.start_seq) for chunk in chunks}
+    for name in sorted(set(names) - expected):
+        parsed, named = ChunkName.parse(name), _LABEL.search(name)
+        label = bytes.fromhex(named[0]) if named else b""
+        if parsed and parsed.end_seq is None and (label, parsed.start_seq) not in held:
+            yield Finding(Severity.LEFTOVER, f"log/{name}", "it has no whole entry", label)
+        else:
+            upto = journal_from[label] - 1 if label in journal_from else None
+            yield stray_file(name, closed.get(label, ()), upto)
+
+
+def check_ends(names: dict[str, int], chunks: Sequence[Chunk], journal_from: dict[bytes, int]) -> Iterator[Finding]:
+    """An open chunk ends with a whole entry, unless the journal has the rest."""
+    for chunk in chunks:
+        if not chunk.closed and names[chunk.name] > chunk.size:
+            severity = Severity.LEFTOVER if chunk.label in journal_from else Severity.DAMAGED
+            what = f"it ends within an entry, at byte {chunk.size}"
+            yield Finding(severity, f"log/{chunk.name}", what, chunk.label, chunk.end_seq + 1)
+
+
+def check_checkpoint_index(source: DirectoryChunks, label: Sequence[ChainLink], *, live: bool) -> Iterator[Finding]:
+    """The index has one row per closed chunk and no others, unless a hub is about to close a chunk."""
+    rows = []
+    for link in label:
+        if link.piece.closes_chunk:
+            start, end = link.piece.chunk.start_seq, link.piece.last
+            rows.append(IndexedCheckpoint(end, link.outcome.root, start, end, end))
+    if not rows or not all(link.outcome.sound for link in label):
+        return
+    of = label[0].piece.chunk.label
+    name = NAMES.checkpoint_index(of).name
+    try:
+        check_index(source.artifact(name), of, rows, 0 if live else None)
+    except (Malformed, Unverified) as error:
+        yield Finding(Severity.DAMAGED, f"log/{name}", error.reason, of)
+
+
+def check_binding(source: DirectoryChunks, metadata: HubMetadata, links: Iterable[ChainLink]) -> Iterator[Finding]:
+    """The binding must match the keys that signed the checkpoints."""
+    ends = [link for link in links if link.piece.closes_chunk]
+    rows = {link.outcome.bound.place: link.outcome.bound for link in ends if link.outcome.bound}
+    damaged = {(link.piece.chunk.label, link.piece.last) for link in ends if not link.outcome.bound}
+    found: CheckpointBinding | None = None
+    with suppress(VeenError):
+        found = CheckpointBinding.decode(source.files.read(NAMES.binding.name))
+    fault = binding_fault(found, metadata.identity.hub_id, rows, lambda *place: place in damaged)
+    if fault is not None:
+        yield fault
+
+
+def check_sizes(source: DirectoryChunks, sizes: dict[bytes, int]) -> Iterator[Finding]:
+    """Entries in the stored tree nodes must be in log or journal; otherwise they are lost."""
+    for label, seen in tree_sizes(source).items():
+        if seen > sizes.get(label, 0):
+            what = f"the tree has {seen} entries, but log and journal end with entry {sizes.get(label, 0)}"
+            yield Finding(Severity.DAMAGED, f"log/chunk-{label.hex()}-*", what, label, sizes.get(label, 0) + 1)
+
+
+def check_journal(
+    source: DirectoryChunks, root: Path, metadata: HubMetadata, labels: Mapping[bytes, list[ChainLink]]
+) -> tuple[list[Finding], JournalCheck]:
+    """Check the journal of a stopped hub on this machine. It may have entries that no chunk has."""
+    log = _LoggedEntries(source, metadata, labels)
+    sizes = {label: links[-1].piece.last for label, links in labels.items()}
+    check, found = JournalCheck(sizes, log.hash_of, log.verifier), list[Finding]()
+    try:
+        for group in journal_groups(Folders(root).journal):
+            if isinstance(group, journal.Torn):
+                found.append(torn_group(group, str(group.path.relative_to(root))))
+            else:
+                found += [finding for entry in group[1] for finding in check.check(group[0], entry)]
+    except Malformed as error:
+        found.append(Finding(Severity.DAMAGED, "journal", str(error)))
+    return found, check
+
+
+class _LoggedEntries:
+    """The entries of the log as far as the journal repeats them, and its end."""
+
+    def __init__(self, source: DirectoryChunks, metadata: HubMetadata, labels: Mapping[bytes, list[ChainLink]]) -> None:
+        self._source = source
+        self._metadata = metadata
+        self._labels = labels
+        self._hashed: tuple[Chunk, list[bytes]] | None = None
+
+    def verifier(self, label: bytes) -> EntryVerifier | None:
+        """The verifier for entries after the log; None if the end of the log is unknown."""
+        links = self._labels.get(label, [])
+        if not links:
+            return EntryVerifier(self._metadata, label, Mmr(), 0, None)
+        last = links[-1].outcome
+        if not last.sound:
+            return None
+        tree, clock = Mmr(links[-1].piece.last, last.peaks), last.hub_ts[1] if last.hub_ts else 0
+        made = EntryVerifier(self._metadata, label, tree, clock, None)
+        for link in links:
+            made.cursors |= {client: (run.last_seq, run.last_ack) for client, run in link.outcome.clients.items()}
+        return made
+
+    def hash_of(self, label: bytes, seq: int) -> bytes | None:
+        """The hash of the entry that the log has at this place."""
+        pieces = (link.piece for link in self._labels[label])
+        chunk = next((piece.chunk for piece in pieces if piece.first <= seq <= piece.last), None)
+        if chunk is None:
+            return None
+        if self._hashed is None or self._hashed[0] != chunk:
+            self._hashed = chunk, list(self._hashes(chunk))
+        at = seq - chunk.start_seq
+        return self._hashed[1][at] if at < len(self._hashed[1]) else None
+
+    def _hashes(self, chunk: Chunk) -> Iterator[bytes]:
+        with suppress(Malformed, Unverified):  # the audit of the chunk reports it
+            if chunk.pruned:
+                with self._source.pruned(chunk, self._metadata.identity) as left:
+                    yield from (entry.entry_hash for entry in left.entries())
+                return
+            for data, begin in self._source.blocks(chunk):
+                pos = begin
+                while pos < len(data):
+                    entry, pos = frame.read_unhashed(data, pos)
+                    yield entry.entry_hash

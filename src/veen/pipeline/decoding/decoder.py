@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from veen.client import local_files
-from veen.client.keystore import Keystore, keystore_file
+from veen.client.keystore import Keystore, ReaderKey, keystore_file
 from veen.client.local_files import DISK
 from veen.client.reader import Opener
-from veen.client.stream_keys import ReaderKey
 from veen.client.tree_follower import PrunedEntries
 from veen.core import DhKey, Malformed, Msg, PayloadHdr, Receipt, Unavailable, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry

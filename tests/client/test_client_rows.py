@@ -23,7 +23,6 @@ MODULES = (
     "keystore",
     "portable",
     "client_state",
-    "stream_keys",
     "writer_keys",
 )
 

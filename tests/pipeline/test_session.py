@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from veen.core import Malformed, Unavailable
 from veen.pipeline import session
 from veen.pipeline.session import LIGHT, _configured, java_home

@@ -22,8 +22,8 @@ from veen.core import Profile, canonical_json, naming
 from veen.overlays.record import RecordEvent
 from veen.pipeline.decoding import Keys
 from veen.query.audit_events import REQUESTS, RESULTS
+from veen.query.execution import QueryLimits
 from veen.query.policy import ALL, PolicyBook, QueryPrincipal
-from veen.query.query_limits import QueryLimits
 from veen.query.query_server import PRINCIPALS, Settings, refresher_of, serving
 from veen.state import HubSource
 

@@ -19,10 +19,10 @@ from tests.query.query_fixture import COUNT, LOGIN, PATIENCE_S, SECRET, WEB, Que
 from veen.core import canonical_json
 from veen.query import digest as digests
 from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests
+from veen.query.execution import MAX_LIMIT
 from veen.query.policy import QueryPrincipal
 from veen.query.query_app import MAX_BODY_BYTES
 from veen.query.query_errors import QueryCode
-from veen.query.query_limits import MAX_LIMIT
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:

@@ -16,9 +16,9 @@ from tests.query.test_http import refusal
 from veen.core import canonical_json
 from veen.pipeline.engine import EventQuery, QueryWatch
 from veen.query.audit_events import RESULTS, results
+from veen.query.execution import Budget, QueryLimits
 from veen.query.query_client import QueryClient, ServiceAccess
 from veen.query.query_errors import QueryCode, QueryFault
-from veen.query.query_limits import Budget, QueryLimits
 from veen.query.table_query import NO_IMPORTS, QueryTables
 
 GROUPS = {"group_by": ["payload.n"], "metrics": ["count"]}

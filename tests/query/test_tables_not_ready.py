@@ -16,9 +16,8 @@ from tests.query.query_fixture import PATIENCE_S, QuerySetup, asking
 from veen.client.client import Client
 from veen.core import Unavailable, canonical_json
 from veen.query.audit_events import REQUESTS, requests
-from veen.query.execution import QueryExecution, SharedRounds
+from veen.query.execution import QueryExecution, QueryLimits, SharedRounds
 from veen.query.query_app import OriginCheck, QueryApp
-from veen.query.query_limits import QueryLimits
 from veen.query.query_service import QueryService
 from veen.query.query_store import JobStore
 from veen.query.table_query import QueryTables

@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, NoReturn
 import typer
 from typer.main import get_command
 
-from plumbing.cli import ascii_fallback
+from plumbing.cli import ascii_fallback, install_hint
 from plumbing.cli.command import Group, is_colourful
-from plumbing.cli.extras import install_hint
 from plumbing.cli.help_text import Row, lowered
 
 _RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import httpx
 from cryptography import x509
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from plumbing.durable import extend
 from veen.bridge.anchors import MAX_PROOF_BYTES, AnchorStatement
 from veen.client import evidence

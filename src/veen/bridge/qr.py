@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 

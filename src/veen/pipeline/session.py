@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from veen.core import Malformed, Unavailable
 from veen.pipeline.selection import Paths, select
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from veen.client.read_access import READER, signer_from_environment
 from veen.client.transport import HubLink, RetryPolicy, TryLater
 from veen.client.tree_follower import PrunedEntries, peaks_from

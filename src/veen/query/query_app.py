@@ -24,9 +24,9 @@ from veen.core.canonical_json import Plain
 from veen.core.limits import SERVER_VERSION
 from veen.pipeline.engine.event_query import MODES
 from veen.query.descriptor import ID_PATTERN, MAX_LISTED, VERSION, parse
+from veen.query.execution import DEFAULT_LIMIT, MAX_LIMIT
 from veen.query.policy import PolicyBook, QueryPrincipal
 from veen.query.query_errors import QueryCode, QueryFault
-from veen.query.query_limits import DEFAULT_LIMIT, MAX_LIMIT
 from veen.query.query_service import QueryService, ResultPage
 from veen.query.query_store import QueryJob, QueryStatus
 

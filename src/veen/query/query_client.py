@@ -11,8 +11,8 @@ from veen.client.exchange import BlockingExchange, TimedOut, reason_of
 from veen.core import Malformed, Unavailable, canonical_json
 from veen.core.canonical_json import Plain
 from veen.query.digest import ResultDigest
+from veen.query.execution import DEFAULT_LIMIT, DEFAULTS, MAX_LIMIT
 from veen.query.query_errors import QueryCode, QueryFault
-from veen.query.query_limits import DEFAULT_LIMIT, DEFAULTS, MAX_LIMIT
 from veen.query.query_store import RecordedPlace
 
 _TIMEOUT_S = 60.0  # for one whole exchange; a page gets more while it makes progress

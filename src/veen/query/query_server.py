@@ -23,10 +23,9 @@ from veen.pipeline.jobs import Progress, in_processes, no_progress, run_inline
 from veen.pipeline.selection import Selection
 from veen.pipeline.tables import Loaded, Tables, load
 from veen.pipeline.tables.compaction import Compacted, tidy
-from veen.query.execution import QueryExecution
+from veen.query.execution import DEFAULTS, QueryExecution, QueryLimits
 from veen.query.policy import PolicyBook
 from veen.query.query_app import OriginCheck, QueryApp, Report
-from veen.query.query_limits import DEFAULTS, QueryLimits
 from veen.query.query_service import QueryService
 from veen.query.query_store import JobStore
 from veen.query.table_query import QueryTables

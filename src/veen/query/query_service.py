@@ -21,10 +21,9 @@ from veen.query import descriptor as descriptors
 from veen.query.audit_events import QueryRecorder
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
-from veen.query.execution import QueryExecution, QueryResult
+from veen.query.execution import DEFAULTS, RETRY_AFTER_S, Budget, QueryExecution, QueryLimits, QueryResult
 from veen.query.policy import ALL, QueryPrincipal
 from veen.query.query_errors import QueryCode, QueryFault
-from veen.query.query_limits import DEFAULTS, RETRY_AFTER_S, Budget, QueryLimits
 from veen.query.query_store import JobStore, QueryJob, QueryStatus
 
 _MS = 1000

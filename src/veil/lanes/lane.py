@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from veil import veil_limits
 from veil.veil_errors import Malformed, Unavailable, VeilError
 

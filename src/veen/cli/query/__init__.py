@@ -38,10 +38,10 @@ from veen.query.answer_verify import AnswerVerified, ReplayedQuery
 from veen.query.answer_verify import export as exported
 from veen.query.answer_verify import replay as again
 from veen.query.descriptor import QueryDescriptor
+from veen.query.execution import DEFAULTS, QueryLimits
 from veen.query.policy import PolicyBook, QueryPrincipal
 from veen.query.query_client import AcceptedQuery, FullResult, QueryClient, ServiceAccess
 from veen.query.query_errors import QueryCode, QueryFault
-from veen.query.query_limits import DEFAULTS, QueryLimits
 from veen.query.query_server import PRINCIPALS, Settings, execution_of, serving
 from veen.query.query_store import RecordedPlace
 from veen.query.result_evidence import ResultEvidence

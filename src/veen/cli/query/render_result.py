@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 from rich.bar import Bar
 from rich.table import Table
 
+from plumbing.cli import install_hint
 from plumbing.cli.command import Misuse
-from plumbing.cli.extras import install_hint
 from veen.cli.kit import output
 from veen.cli.kit.exit_status import hinted
 from veen.client.local_files import DISK, check_local

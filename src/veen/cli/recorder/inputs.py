@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from plumbing.cli import install_hint
 from plumbing.cli.command import Misuse, argument, misuse, option, options_command
-from plumbing.cli.extras import install_hint
 from veen.cli.kit import open_session, output
 from veen.cli.kit.common_options import HubOptions
 from veen.cli.kit.exit_status import hinted

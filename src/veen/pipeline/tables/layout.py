@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from plumbing.cli.extras import install_hint
+from plumbing.cli import install_hint
 from veen.core import Unavailable, naming
 from veen.pipeline.decoding import decoder
 from veen.pipeline.decoding.decoder import EntryRow, EventRow, QuarantineRow

@@ -36,9 +36,8 @@ from veen.core import (
     receipt,
 )
 from veen.core.cosignature import WitnessPolicy, reset_digest
-from veen.core.coverage import Cover
 from veen.core.dleq import SharedProof
-from veen.core.handover import HandOver, LabelSize, ProvedSize
+from veen.core.handover import Cover, HandOver, LabelSize, ProvedSize
 from veen.core.hashing import h, ht, tag_prefix
 from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.proof import Head

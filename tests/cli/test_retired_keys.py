@@ -18,7 +18,7 @@ from veen.cli.kit.output_files import read_statements
 from veen.client.evidence import make_evidence
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, Limits, Profile, Receipt, SigningKey, checkpoint, naming, receipt
-from veen.core.coverage import Cover
+from veen.core.handover import Cover
 from veen.core.proof import decode_head
 from veen.core.signing import DigestSigner
 from veen.storage import metadata

@@ -18,8 +18,7 @@ from veen.client.trust import HubRecord, KeyHistory, Pin
 from veen.core import Checkpoint, HubIdentity, Limits, Profile, Receipt, SigningKey, handover, mmr, proof
 from veen.core import hub_identity as identities
 from veen.core import receipt as receipts
-from veen.core.coverage import Cover, Coverage
-from veen.core.handover import HandOver, LabelSize, ProvedSize
+from veen.core.handover import Cover, Coverage, HandOver, LabelSize, ProvedSize
 from veen.core.proof import Head
 
 ROOT, OLD, NEW, WITNESS = (SigningKey(bytes([n]) * 32) for n in range(1, 5))

@@ -19,9 +19,18 @@ from veen.core import (
     proof,
     receipt,
 )
-from veen.core.coverage import AnchoredLog, Cover, Coverage, Dating, Link, retired_verdict
 from veen.core.errors import Malformed, Unverified
-from veen.core.handover import HandOver, LabelSize, ProvedSize
+from veen.core.handover import (
+    AnchoredLog,
+    Cover,
+    Coverage,
+    Dating,
+    HandOver,
+    LabelSize,
+    Link,
+    ProvedSize,
+    retired_verdict,
+)
 from veen.core.hub_identity import HubIdentity, lineage
 from veen.core.limits import MAX_RECOVERED_LABELS
 from veen.core.recovery import LabelRecovery, RecoveredLog, Recovery, RecoveryStatement, check_count, incarnate, root_of

@@ -193,7 +193,6 @@ def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> 
     ours = {cls.__module__ for cls in ALL_WIRE if cls not in SPECIFIED}
     files = {
         "veen.core.control_stream",
-        "veen.core.coverage",
         "veen.core.hub_identity",
         "veen.core.profile",
         "veen.core.root_key",

@@ -6,7 +6,7 @@ from bench.big_log import BigLog
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import run_audit
 from veen.core import Checkpoint, HubIdentity, SigningKey
-from veen.core.coverage import retired_verdict
+from veen.core.handover import retired_verdict
 from veen.pipeline.audit import KnownDates
 from veen.storage import metadata, rotation
 

@@ -15,8 +15,7 @@ from tests.pipeline.damage import artifacts, copied, findings, flip, frames, pla
 from tests.pipeline.forks import Forks
 from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, label_of, receipts, small_history
 from veen.core import Checkpoint, Msg, Receipt, SigningKey, receipt
-from veen.core.coverage import retired_verdict
-from veen.core.handover import HandOver
+from veen.core.handover import HandOver, retired_verdict
 from veen.core.hashing import h
 from veen.core.proof import decode_head
 from veen.hub.admission_rules import Admission, Rules

@@ -17,7 +17,7 @@ from veen.cli.kit.common_options import ClientDir, HubOptions, JsonOption, Strea
 from veen.cli.kit.output import Marked, Tone
 from veen.client.client import Client
 from veen.core import Checkpoint
-from veen.core.coverage import AnchoredLog
+from veen.core.handover import AnchoredLog
 
 T = TypeVar("T")
 KINDS = ("file", "git", "tsa", "hub")

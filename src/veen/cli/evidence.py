@@ -52,7 +52,7 @@ from veen.client.sender import DEFAULT_SCHEMA
 from veen.client.trust import read_policy
 from veen.core import Checkpoint, Malformed, Receipt, Unverified, canonical_json
 from veen.core.canonical_json import Plain
-from veen.core.coverage import Cover, Coverage
+from veen.core.handover import Cover, Coverage
 from veen.core.hashing import h
 
 if TYPE_CHECKING:

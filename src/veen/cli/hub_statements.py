@@ -12,7 +12,7 @@ from veen.cli.kit.result import Column, Moment, Result
 from veen.client import cbor_sequence
 from veen.client.client import Client
 from veen.core import Checkpoint, Receipt
-from veen.core.coverage import Cover
+from veen.core.handover import Cover
 from veen.core.proof import size_of
 
 T = TypeVar("T")

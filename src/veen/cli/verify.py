@@ -24,7 +24,7 @@ from veen.client.stream_epochs import epochs_open, unlisted
 from veen.client.trust import read_policy
 from veen.core import Checkpoint, Leaf, MmrProof, Receipt, Unavailable, Unverified, naming, proof
 from veen.core.cosignature import WitnessPolicy
-from veen.core.coverage import Cover, Coverage, Dating, Link
+from veen.core.handover import Cover, Coverage, Dating, Link
 from veen.core.hub_identity import lineage
 from veen.core.proof import Head, size_of
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from veen.core import HubIdentity, IdentitySignature, Msg, Unverified
-from veen.core.coverage import Cover
+from veen.core.handover import Cover
 from veen.core.proof import Head
 
 

@@ -38,8 +38,8 @@ from veen.core import (
 )
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, heads, int_map
 from veen.core.cosignature import WitnessPolicy
-from veen.core.coverage import AnchoredLog, Cover, Coverage, Dating, Link
 from veen.core.dleq import SharedProof
+from veen.core.handover import AnchoredLog, Cover, Coverage, Dating, Link
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage

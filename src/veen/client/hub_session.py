@@ -13,9 +13,8 @@ from veen.client.read_access import signer_of
 from veen.client.transport import HubLink
 from veen.client.trust import HubRecord, HubStatus, HubTrust, Pin
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, naming
-from veen.core.coverage import Cover
 from veen.core.envelopes import ConsistencyRequest, ProofAtResponse
-from veen.core.handover import HandOverList
+from veen.core.handover import Cover, HandOverList
 from veen.core.hub_identity import ForkOrigin
 from veen.core.proof import Head, label_of, size_of
 

@@ -1,4 +1,4 @@
-"""Execute a query within its limits: run it on the tables, verify evidence as its policy says, and compute the digest. §5, §6.
+"""Execute a query within its limits: run it on the tables, verify evidence by its policy, compute the digest. §5, §6.
 
 To verify evidence, the events behind an answer are read from the log again and compared with the tables. Reading
 verifies the client's signature, the hub's receipt, and that the tree continues the one this client knows of the hub. A

@@ -13,7 +13,7 @@ from veen.client import local_files
 from veen.client.local_files import check_local
 from veen.core import Checkpoint, Malformed, MmrProof, Receipt
 from veen.core.cbor import DeferredFaults
-from veen.core.coverage import Cover
+from veen.core.handover import Cover
 
 PUBLIC_MODE, SECRET_MODE = 0o644, 0o600
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from time import perf_counter
 
 from veen.core import HubIdentity, Limits, Malformed, Mmr, Msg, Unavailable, Unverified, VeenError
-from veen.core.coverage import Coverage
-from veen.core.handover import HandOver
+from veen.core.handover import Coverage, HandOver
 from veen.core.receipt import time_fault
 from veen.core.recovery import RecoveryStatement
 from veen.pipeline import chunk_verifier

@@ -7,8 +7,7 @@ from itertools import combinations, islice, pairwise
 from typing import Any, TypeAlias
 
 from veen.core import Checkpoint, HubIdentity, Malformed, Receipt, Unavailable, Unverified, cbor
-from veen.core.coverage import AnchoredLog, Coverage, Dating
-from veen.core.handover import HandOver, LabelSize
+from veen.core.handover import AnchoredLog, Coverage, Dating, HandOver, LabelSize
 from veen.core.hub_identity import HubKey
 from veen.core.proof import Head, size_of
 from veen.pipeline import chunk_verifier

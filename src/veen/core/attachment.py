@@ -18,6 +18,7 @@ from veen.core.hpke import XCHACHA_NONCE_BYTES
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
 from veen.core.msg import leaf_hash
 from veen.core.profile import Limits
+from veen.core.read_proof import read_header, write_header
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 EMPTY_ROOT = mmr.root((), mmr.ATTACHMENTS)
@@ -91,7 +92,7 @@ def _too_large(reason: str) -> Malformed:
     return Malformed("attachments", reason, Fault.SIZE)
 
 
-SCHEME = "veen-upload"  # scheme of the HTTP header `Authorization`, followed by the proof in lowercase hex
+SCHEME = "veen-upload"  # of the HTTP header `Authorization`
 
 
 @int_map("upload proof", VersionField())
@@ -117,21 +118,11 @@ class UploadProof(Wire):
 
     def header(self) -> str:
         """The value of the `Authorization` header."""
-        return f"{SCHEME} {self.encode().hex()}"
+        return write_header(SCHEME, self)
 
     @classmethod
     def from_header(cls, text: str) -> Self:
-        """Parse the value of an `Authorization` header."""
-        scheme, _, shown = text.partition(" ")
-        if scheme.lower() != SCHEME:
-            raise Malformed("upload proof", f"the scheme is not {SCHEME}")
-        try:
-            encoded = bytes.fromhex(shown)
-        except ValueError:
-            encoded = b""
-        if not encoded or encoded.hex() != shown:
-            raise Malformed("upload proof", "not lowercase hex")
-        return cls.decode(encoded)
+        return read_header(SCHEME, cls, text)
 
     def _digest(self, hub_id: bytes, coid: bytes, label: bytes | None) -> bytes:
         signed = hub_id + coid + self.auth_ref + u64be(self.size) + u64be(self.made_at)

@@ -5,7 +5,7 @@ by the clock of the hub. A thief of the proof can only repeat this one request i
 """
 
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from veen.core import signing
 from veen.core.cbor import Bstr, Uint, VersionField, Wire, int_map
@@ -14,7 +14,27 @@ from veen.core.hashing import h, ht, u64be
 from veen.core.limits import MAX_READ_PROOF_SEC
 from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
-SCHEME = "veen-read"  # scheme of the HTTP header `Authorization`, followed by the proof in lowercase hex
+SCHEME = "veen-read"  # of the HTTP header `Authorization`
+W = TypeVar("W", bound=Wire)
+
+
+def write_header(scheme: str, proof: Wire) -> str:
+    """The value of an HTTP header `Authorization`: a scheme, and a signed object in lowercase hex."""
+    return f"{scheme} {proof.encode().hex()}"
+
+
+def read_header(scheme: str, cls: type[W], text: str) -> W:
+    """Parse the value of an `Authorization` header."""
+    given, _, shown = text.partition(" ")
+    if given.lower() != scheme:
+        raise Malformed(cls.LAYOUT.name, f"the scheme is not {scheme}")
+    try:
+        encoded = bytes.fromhex(shown)
+    except ValueError:
+        encoded = b""
+    if not encoded or encoded.hex() != shown:
+        raise Malformed(cls.LAYOUT.name, "not lowercase hex")
+    return cls.decode(encoded)
 
 
 @int_map("read proof", VersionField())
@@ -37,21 +57,11 @@ class ReadProof(Wire):
 
     def header(self) -> str:
         """The value of the `Authorization` header."""
-        return f"{SCHEME} {self.encode().hex()}"
+        return write_header(SCHEME, self)
 
     @classmethod
     def from_header(cls, text: str) -> Self:
-        """Parse the value of an `Authorization` header."""
-        scheme, _, shown = text.partition(" ")
-        if scheme.lower() != SCHEME:
-            raise Malformed("read proof", f"the scheme is not {SCHEME}")
-        try:
-            encoded = bytes.fromhex(shown)
-        except ValueError:
-            encoded = b""
-        if not encoded or encoded.hex() != shown:
-            raise Malformed("read proof", "not lowercase hex")
-        return cls.decode(encoded)
+        return read_header(SCHEME, cls, text)
 
     def digest(self, hub_id: bytes, method: str, target: str, body: bytes) -> bytes:
         request = h(f"{method} {target}".encode()) + h(body)

@@ -128,17 +128,19 @@ class HubApp:
             ("GET", "/tooling/openapi.json"): self._get_openapi,
             ("POST", "/tooling/authorize"): self._authorize,
             ("GET", "/tooling/streams"): self._list_streams,
-            ("POST", "/tooling/streams"): self._register,
+            ("POST", "/tooling/streams"): self._operator_event(
+                StreamRegistration, lambda asked: control_stream.RegisteredStream(asked.stream_id)
+            ),
             ("GET", "/tooling/epochs"): self._epochs,
             ("GET", "/tooling/time"): self._place_in_time,
             ("POST", "/tooling/revoke"): self._revoke,
             ("POST", "/tooling/clock"): self._accept_clock,
             ("POST", "/tooling/rotate-key"): self._rotate_key,
             ("POST", "/tooling/release-keys"): self._release_keys,
-            ("POST", "/tooling/limits"): self._lower_limits,
+            ("POST", "/tooling/limits"): self._operator_event(Limits, self._lowered),
             ("GET", "/tooling/retention"): self._retention_rules,
-            ("POST", "/tooling/retention/policy"): self._log_rule(RetentionPolicy),
-            ("POST", "/tooling/retention/hold"): self._log_rule(Hold),
+            ("POST", "/tooling/retention/policy"): self._operator_event(RetentionPolicy, self._rule),
+            ("POST", "/tooling/retention/hold"): self._operator_event(Hold, self._rule),
             ("POST", "/tooling/retention/run"): self._run_retention,
             ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
             ("POST", "/tooling/proof"): self._query(
@@ -237,6 +239,17 @@ class HubApp:
 
         return handle
 
+    def _operator_event(self, cls: type[W], event_of: Callable[[W], control_stream.Event]) -> Handler:
+        """A handler that logs an event for the operator."""
+
+        def handle(request: Request, respond: Respond) -> None:
+            need_operator(self.config, request.headers)
+            as_json = responses.wants_json(request)
+            event = event_of(responses.decode_request(cls, request.body, as_json))
+            self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
+
+        return handle
+
     def _answer(self, request: Request, respond: Respond, work: Callable[[], Wire], *, long: bool = False) -> None:
         as_json = responses.wants_json(request)
         self.executor.answer(request, lambda: responses.answer(work(), as_json=as_json), respond, long=long)
@@ -305,11 +318,7 @@ class HubApp:
             self.executor.loop.call_soon_threadsafe(self._log_capability, capability, respond, as_json)
             return _NOT_YET
 
-        def respond_unless_later(response: Response) -> None:
-            if response is not _NOT_YET:
-                respond(response)
-
-        self.executor.answer(request, verified, respond_unless_later)
+        self.executor.answer(request, verified, _unless_later(respond))
 
     def _check_capability(self, shown: Capability) -> None:
         """Every check that depends only on the capability and on fixed settings. Raises `Refused`."""
@@ -343,22 +352,16 @@ class HubApp:
         auth_ref = shown.auth_ref()
         self.pipeline.log_event(shown, done)
 
-    def _register(self, request: Request, respond: Respond) -> None:
-        need_operator(self.config, request.headers)
-        as_json = responses.wants_json(request)
-        registration = responses.decode_request(StreamRegistration, request.body, as_json)
-        event = control_stream.RegisteredStream(registration.stream_id)
-        self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
-
     def _revoke(self, request: Request, respond: Respond) -> None:
         """Log a revocation by the operator. It applies from now on, by the hub's time."""
         need_operator(self.config, request.headers)
         if not self.config.allow_revocation:
             raise Refused("E.FORBIDDEN", "this hub does not revoke: it was started without --allow-revocation")
-        as_json = responses.wants_json(request)
-        given = responses.decode_request(RevocationRequest, request.body, as_json)
-        event = OperatorRevocation(given.kind, given.target, given.reason, self.pipeline.hub_ts, given.ttl)
-        self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
+
+        def event(given: RevocationRequest) -> OperatorRevocation:
+            return OperatorRevocation(given.kind, given.target, given.reason, self.pipeline.hub_ts, given.ttl)
+
+        self._operator_event(RevocationRequest, event)(request, respond)
 
     def _rotate_key(self, request: Request, respond: Respond) -> None:
         """Change to another signing key between two groups."""
@@ -378,32 +381,21 @@ class HubApp:
         need_operator(self.config, request.headers)
         self._query(KeyRelease, self.release)(request, respond)
 
-    def _lower_limits(self, request: Request, respond: Respond) -> None:
-        """Log lower limits. The request has all limits, so that two operators cannot undo each other's change."""
-        need_operator(self.config, request.headers)
-        as_json = responses.wants_json(request)
+    def _lowered(self, wanted: Limits) -> LoweredLimits:
+        """The request has all limits, so that two operators cannot undo each other's change."""
         current = self.rules.limits_in_force.registry.limits
-        wanted = responses.decode_request(Limits, request.body, as_json)
         refusal = current.refusal(wanted)
         if refusal:
             raise Refused("E.CONFLICT", refusal)
-        lowered = LoweredLimits(current, wanted)
-        self.pipeline.log_event(lowered, partial(respond_submitted, respond, as_json=as_json))
+        return LoweredLimits(current, wanted)
 
     def _retention_rules(self, request: Request, respond: Respond) -> None:
         respond(responses.answer(self.retention.retention(), as_json=responses.wants_json(request)))
 
-    def _log_rule(self, cls: type[RetentionPolicy] | type[Hold]) -> Handler:
-        """A handler that logs a policy or a hold. It decides the next run."""
-
-        def handle(request: Request, respond: Respond) -> None:
-            need_operator(self.config, request.headers)
-            as_json = responses.wants_json(request)
-            event = responses.decode_request(cls, request.body, as_json)
-            self.retention.check_rule(event)
-            self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
-
-        return handle
+    def _rule(self, event: RetentionPolicy | Hold) -> RetentionPolicy | Hold:
+        """A policy or a hold. It decides the next run."""
+        self.retention.check_rule(event)
+        return event
 
     def _run_retention(self, request: Request, respond: Respond) -> None:
         """Plan or prune on a thread of its own, and answer at the end. The run goes on if the operator disconnects."""
@@ -499,13 +491,9 @@ class HubApp:
                 loop.call_soon_threadsafe(stored, made.label_curr, made.upto_seq)
                 return _NOT_YET
 
-            self.executor.answer(request, store, unless_later)
+            self.executor.answer(request, store, _unless_later(respond))
 
-        def unless_later(response: Response) -> None:
-            if response is not _NOT_YET:
-                respond(response)
-
-        self.executor.answer(request, work, unless_later)
+        self.executor.answer(request, work, _unless_later(respond))
 
     def _accept_clock(self, request: Request, respond: Respond) -> None:
         """Follow the wall clock. The acceptance is durable before it takes effect, so that a restart knows it."""
@@ -550,6 +538,16 @@ def _unknown(request: Request) -> Refused:
 
 
 _NOT_YET = Response(200)
+
+
+def _unless_later(respond: Respond) -> Respond:
+    """Respond with what the work returned, unless somebody else responds later."""
+
+    def respond_now(response: Response) -> None:
+        if response is not _NOT_YET:
+            respond(response)
+
+    return respond_now
 
 
 @cache

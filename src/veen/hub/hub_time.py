@@ -140,11 +140,6 @@ def read_mark(folders: Folders) -> int:
     return _marked(folders, "trusted_ts")
 
 
-def read_unwatched(folders: Folders) -> int:
-    """How far the wall clock moved while no hub watched it, in seconds, if no operator has accepted that; else 0."""
-    return _marked(folders, "unwatched_sec")
-
-
 def _marked(folders: Folders, name: str) -> int:
     try:
         found = strict_json.decode(safe_open.read(folders.clock), folders.clock.name)
@@ -180,7 +175,7 @@ class ClockWatch:
     def __post_init__(self) -> None:
         known = max(read_mark(self._folders), self.time.last_hub_ts)
         moved = int(self.time.wall - known) if known else 0
-        self._unwatched = max(read_unwatched(self._folders), moved if moved > MAX_UNWATCHED_S else 0)
+        self._unwatched = max(_marked(self._folders, "unwatched_sec"), moved if moved > MAX_UNWATCHED_S else 0)
         self._marked = read_mark(self._folders) or known or self.time.wall
         if self._unwatched:  # before the first entry, whose time would hide it from the next start
             self._marked = self.time.wall

@@ -22,7 +22,7 @@ from veen.core import HubIdentity, Malformed, Unavailable, Unverified
 from veen.core.hub_identity import HubKey
 from veen.core.signing import PUBLIC_KEY_BYTES, SIGNATURE_BYTES
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.signer_process import ANSWER, CHECK_FILE, MALFORMED, REQUEST, SIGNED
+from veen.hub.signer_process import ANSWER, CHECK_FILE, MALFORMED, REQUEST, SIGNED, receive
 from veen.storage import metadata
 from veen.storage.paths import Folders
 
@@ -354,10 +354,6 @@ def _answered(name: str, status: int, content: bytes, expected: bytes | None) ->
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        received = channel.recv(size - len(data))
-        if not received:
-            raise ConnectionResetError
-        data += received
-    return bytes(data)
+    if not (data := receive(channel, size)) and size:
+        raise ConnectionResetError
+    return data

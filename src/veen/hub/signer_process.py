@@ -67,7 +67,7 @@ class SigningServer:
     def serve_one(self, channel: socket.socket) -> bool:
         """Answer the next request of a channel. Returns False if the process must end: the hub closed it, or a
         token failed. A session with a token that was removed stays invalid; a new process opens another."""
-        head = _receive(channel, REQUEST.size)
+        head = receive(channel, REQUEST.size)
         if not head:
             return False
         number, padded, count = REQUEST.unpack(head)
@@ -75,7 +75,7 @@ class SigningServer:
         if count == CHECK_FILE:
             status, content = self.check_file(name)
         elif count <= MAX_DIGESTS:
-            digests = _receive(channel, count * DIGEST_BYTES)
+            digests = receive(channel, count * DIGEST_BYTES)
             parts = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
             status, content = self.answer(name, parts)
         else:
@@ -89,7 +89,7 @@ def _unreadable(error: OSError) -> tuple[int, bytes]:
     return UNREADABLE, f"{error.errno or 0} {where}".encode()
 
 
-def _receive(channel: socket.socket, size: int) -> bytes:
+def receive(channel: socket.socket, size: int) -> bytes:
     """Exactly `size` bytes; empty if the peer closed the channel before."""
     data = bytearray()
     while len(data) < size:

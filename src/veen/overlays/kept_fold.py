@@ -384,10 +384,6 @@ def node_key(hashed: bytes, height: int, number: int) -> bytes:
     return NODE + hashed + bytes((height,)) + u64be(number)
 
 
-def event_row(number: int, entry: bytes) -> bytes:
-    return u64be(number) + entry
-
-
 def _number(row: bytes) -> int:
     return int.from_bytes(row[:_NUMBER_BYTES], "big")
 
@@ -486,7 +482,7 @@ class _Extension(Generic[S, M]):
         if head.count == 0:
             head.birth = place
             self._rows.put(BIRTH + head.birth + hashed, step.part)
-        self._rows.put(EVENT + hashed + place, event_row(head.count, step.entry.encode()))
+        self._rows.put(EVENT + hashed + place, u64be(head.count) + step.entry.encode())
         for height, number, summed in head.append(self._overlay, self._overlay.lift(step), outcome.after):
             self._rows.put(node_key(hashed, height, number), self._overlay.encode_summary(summed))
         if was_live != self._overlay.live(head.state):

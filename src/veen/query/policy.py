@@ -73,10 +73,6 @@ def hashed(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def new_token() -> str:
-    return TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
-
-
 class PolicyBook:
     """The principals, in a file that only its owner can read. A change applies from the next request."""
 
@@ -123,7 +119,7 @@ class PolicyBook:
 
     def issue(self, name: str, token_name: str, ttl_s: int | None = None) -> str:
         """Create a token for a principal. It is returned once and stored as a hash."""
-        token, now = new_token(), int(self._clock())
+        token, now = TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES), int(self._clock())
         stored = Token(token_name, hashed(token), None if ttl_s is None else now + ttl_s)
         with self._locked():
             principal = self._required(name)

@@ -371,7 +371,7 @@ def check_checkpoints(
     for epoch, rows in groupby(sorted(bound, key=by_epoch), by_epoch):
         # With epochs a label is only matched to its stream by trying every stream: do that once per epoch.
         streams_by_label = (
-            _streams_by_label(hub_metadata, streams, epoch)
+            {naming.label(hub_metadata.identity.routing_key, stream, epoch): stream for stream in streams}
             if hub_metadata.profile.epoch_sec and streams is not None
             else None
         )
@@ -383,10 +383,6 @@ def check_checkpoints(
 def possible_streams(hub_metadata: HubMetadata, registered: Iterable[bytes]) -> set[bytes]:
     """All streams that a label can belong to: registered ones, and control streams of this hub and its origins."""
     return {*registered, *(naming.control_stream(one.hub_id) for one in hub_metadata.lineage.identities)}
-
-
-def _streams_by_label(hub_metadata: HubMetadata, streams: Iterable[bytes], epoch: int) -> dict[bytes, bytes]:
-    return {naming.label(hub_metadata.identity.routing_key, stream, epoch): stream for stream in streams}
 
 
 def _check_checkpoint(

@@ -199,7 +199,7 @@ class LabelCheck:
         self._expected.add(file.path.name)
         if file.end_seq is not None and at_end:
             if file.end_seq == self._upto and not self._is_due(file):
-                self._leftover(file.path.name)
+                self._report.add(Finding(Severity.LEFTOVER, f"log/{file.path.name}", _LEFT_BEHIND, self._label))
             else:
                 self._close(chunk, file, file.end_seq)
 
@@ -386,9 +386,6 @@ class LabelCheck:
 
     def _repairable(self, name: str, what: str) -> None:
         self._report.add(Finding(Severity.REPAIRABLE, f"log/{name}", what, self._label))
-
-    def _leftover(self, name: str) -> None:
-        self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", _LEFT_BEHIND, self._label))
 
 
 def check_index(data: bytes, label: bytes, rows: Sequence[IndexedCheckpoint] | None, upto: int | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -32,7 +32,7 @@ from veil import (
 from veil.cli.exit_status import MISSED_STATUS
 from veil.cli.options import JsonOption
 from veil.node import Identity, LaneSpec, Node, NodeConfig, Subscription
-from veil.sim import Result, Scenario, plot_run_svg, plot_svg
+from veil.sim import Scenario, plot_run_svg, plot_svg
 from veil.store import MemoryStore
 from veil.tags import feed_tag
 
@@ -83,20 +83,6 @@ class SimulationOptions:
 simulation_command = partial(options_command, SimulationOptions)
 
 
-def _figures(result: Result) -> dict[str, Any]:
-    return {
-        "seed": result.seed,
-        "wanted": result.wanted,
-        "delivered": result.delivered,
-        "rate": round(result.rate, 6),
-        "far_rate": round(result.far_rate, 6) if result.far_wanted else None,
-        "max_hops": result.max_hops,
-        "latency_p50_s": round(result.latency(0.5), 3) if result.delivered else None,
-        "latency_p99_s": round(result.latency(0.99), 3) if result.delivered else None,
-        "bytes_per_byte_per_hop": round(result.cost, 3) if result.bytes_delivered else None,
-    }
-
-
 @simulation_command(
     sim_app, "run", "veil sim run --loss 0.1 --seed 1", "veil sim run --nodes 50 --sybils 0.3 --eclipsed fast"
 )
@@ -109,7 +95,17 @@ def run(
     result = sim.run(scenario, options.seed)
     if options.svg is not None:
         options.svg.write_text(plot_run_svg(scenario, result), "utf-8")
-    figures = _figures(result)
+    figures = {
+        "seed": result.seed,
+        "wanted": result.wanted,
+        "delivered": result.delivered,
+        "rate": round(result.rate, 6),
+        "far_rate": round(result.far_rate, 6) if result.far_wanted else None,
+        "max_hops": result.max_hops,
+        "latency_p50_s": round(result.latency(0.5), 3) if result.delivered else None,
+        "latency_p99_s": round(result.latency(0.99), 3) if result.delivered else None,
+        "bytes_per_byte_per_hop": round(result.cost, 3) if result.bytes_delivered else None,
+    }
     facts(figures, options.as_json, data={**figures, "counters": result.counters})
 
 

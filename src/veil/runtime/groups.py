@@ -66,9 +66,6 @@ class Keyring:
             raise Refused("group", f"the name {named.name!r} is used by another group")
         return replace(self, groups=(*others, named))
 
-    def without_group(self, group_id: bytes) -> "Keyring":
-        return replace(self, groups=tuple(one for one in self.groups if one.group_id != group_id))
-
 
 def save_keyring(directory: DataDirectory, keyring: Keyring) -> None:
     directory.write(
@@ -184,7 +181,7 @@ class Groups:
 
     def leave(self, wanted: str) -> NamedGroup:
         named = self.ring.group(wanted)
-        self._set(self.ring.without_group(named.group_id))
+        self._set(replace(self.ring, groups=tuple(one for one in self.ring.groups if one.group_id != named.group_id)))
         for subscription in self._node.subscriptions():
             if subscription.key == named.group_id:
                 self._node.unsubscribe(subscription)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -37,6 +37,13 @@ app.add_typer(clock.app)
 app.add_typer(limits.app)
 app.add_typer(stream.app)
 _STOP_TIMEOUT_S = 60.0
+NoRoot: TypeAlias = Annotated[
+    bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
+]
+RootAtHand: TypeAlias = Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")]
+RootAnswer: TypeAlias = Annotated[
+    Path | None, option("--endorsement FILE", "the root's answer to the request, from veen root endorse")
+]
 
 
 @command(
@@ -66,9 +73,7 @@ def init(
         Path | None,
         option("--root FILE", "the root key file to create", default="DIR.root beside the directory"),
     ] = None,
-    no_root: Annotated[
-        bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
-    ] = False,
+    no_root: NoRoot = False,
     incarnate: Annotated[
         bool,
         option("--incarnate", "create the next incarnation of the hub of an existing root key, unless it is there"),
@@ -639,13 +644,11 @@ def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
 )
 def rotate_key(
     data_dir: DataDir,
-    root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
+    root: RootAtHand = None,
     request: Annotated[
         Path | None, option("--request FILE", "only create the new key, and write the request for the root")
     ] = None,
-    endorsement: Annotated[
-        Path | None, option("--endorsement FILE", "the root's answer to the request, from veen root endorse")
-    ] = None,
+    endorsement: RootAnswer = None,
     overlap_sec: Annotated[
         int,
         durations.whole_option("--overlap-sec", least=0, help="how long the old key stays valid beside the new one"),
@@ -837,9 +840,7 @@ def fork(
     root: Annotated[
         Path | None, option("--root FILE", "the root key file to create (default DIR.root beside the new directory)")
     ] = None,
-    no_root: Annotated[
-        bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
-    ] = False,
+    no_root: NoRoot = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -900,13 +901,11 @@ def fork(
 )
 def recover(
     data_dir: DataDir,
-    root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
+    root: RootAtHand = None,
     request: Annotated[
         Path | None, option("--request FILE", "prepare the recovery, and write the request for the root")
     ] = None,
-    endorsement: Annotated[
-        Path | None, option("--endorsement FILE", "the root's answer to the request, from veen root endorse")
-    ] = None,
+    endorsement: RootAnswer = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -988,7 +987,7 @@ def upgrade(
 def restore(
     data_dir: DataDir,
     backup: Annotated[Path, option("--from DIR", "a folder of veen hub backup, or a copy of a data directory")],
-    root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
+    root: RootAtHand = None,
     request: Annotated[
         Path | None, option("--request FILE", "copy the backup, and write the request for the root")
     ] = None,

@@ -5,6 +5,7 @@ import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -198,18 +199,14 @@ def _texts(value: object, what: str) -> list[str]:
     return [_text(one) for one in value]
 
 
-def _admission(value: object, base: Path) -> Admission:
-    text = _text(value)
-    if text not in set(Admission):
-        raise ValueError(f"{text!r} is not one of {', '.join(Admission)}")
-    return Admission(text)
+def _one_of(kind: type[StrEnum]) -> Callable[[object, Path], StrEnum]:
+    def read(value: object, base: Path) -> StrEnum:
+        text = _text(value)
+        if text not in set(kind):
+            raise ValueError(f"{text!r} is not one of {', '.join(kind)}")
+        return kind(text)
 
-
-def _read_access(value: object, base: Path) -> ReadAccess:
-    text = _text(value)
-    if text not in set(ReadAccess):
-        raise ValueError(f"{text!r} is not one of {', '.join(ReadAccess)}")
-    return ReadAccess(text)
+    return read
 
 
 def _count(value: object, base: Path) -> int:
@@ -273,10 +270,10 @@ def _bound(name: str, value: object, kind: object) -> Any:
 # How each setting is read from its TOML value; the path is the folder of the file.
 READERS: dict[str, Callable[[object, Path], object]] = {
     "listen": lambda value, base: values.address(_text(value)),
-    "admission": _admission,
+    "admission": _one_of(Admission),
     "issuers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
     "readers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
-    "read_access": _read_access,
+    "read_access": _one_of(ReadAccess),
     "client_ca": lambda value, base: base / _text(value),
     "accept_bare_tokens": _flag,
     "allow_revocation": _flag,

@@ -57,7 +57,8 @@ def rotate(
         if not is_running:
             rotation.finish_rotation(Disk(), folders)  # one that a crash interrupted may have added the newest key
         if request is not None:
-            return _request_key(folders, request)
+            hint = "veen hub rotate-key without --request rotates it"
+            return _request(request, lambda: rotation.request_rotation(Disk(), folders, int(time.time())), hint)
         secret = _root(root, passphrase_file)
         if is_running:
             rotated = _rotate_running(folders, _answer(folders, secret, endorsement), overlap_sec)
@@ -118,22 +119,23 @@ def _release_keys(folders: Folders, hub_id: bytes) -> None:
     raise last
 
 
-def _request_key(folders: Folders, file: Path) -> Result:
+def _request(file: Path, ask: Callable[[], RootRequest], hint: str) -> Result:
     """Write a request for the root to a file."""
     output_files.check_new(file)
     try:
-        made = rotation.request_rotation(Disk(), folders, int(time.time()))
+        made = ask()
     except Unavailable as error:
-        raise hinted(error, "veen hub rotate-key without --request rotates it") from None
+        raise hinted(error, hint) from None
     output_files.write_new(file, wire_json.encode(made) + b"\n")
+    said, compared = made.recovery, "new_hub_pk" if made.recovery is None else "new_hub_pk and labels_root"
     rows = {
         "hub_id": made.hub_id,
         "root_pk": made.root_pk,
         "new_hub_pk": made.key.hub_pk,
-        "valid_from": Moment(made.key.valid_from),
+        **({"valid_from": Moment(made.key.valid_from)} if said is None else fields_of(said, "labels", "labels_root")),
         "request": str(file),
     }
-    return Result(rows, remarks=(f"hint: {_at_the_root(file, 'new_hub_pk')}",))
+    return Result(rows, remarks=(f"hint: {_at_the_root(file, compared)}",))
 
 
 def _at_the_root(request: Path, compared: str) -> str:
@@ -272,24 +274,8 @@ def restore(
 
 
 def _request_recovery(place: Path, file: Path) -> Result:
-    """Write a request for the root to a file."""
-    output_files.check_new(file)
-    try:
-        made = recovery.request_recovery(Disk(), place, int(time.time()))
-    except Unavailable as error:
-        raise hinted(
-            error, "the hub must be stopped; a hub without a root key is recovered without --request"
-        ) from None
-    output_files.write_new(file, wire_json.encode(made) + b"\n")
-    assert made.recovery is not None
-    rows = {
-        "hub_id": made.hub_id,
-        "root_pk": made.root_pk,
-        "new_hub_pk": made.key.hub_pk,
-        **fields_of(made.recovery, "labels", "labels_root"),
-        "request": str(file),
-    }
-    return Result(rows, remarks=(f"hint: {_at_the_root(file, 'new_hub_pk and labels_root')}",))
+    hint = "the hub must be stopped; a hub without a root key is recovered without --request"
+    return _request(file, lambda: recovery.request_recovery(Disk(), place, int(time.time())), hint)
 
 
 def _root(root: Path | None, passphrase_file: Path | None) -> RootSecret | None:

@@ -55,11 +55,6 @@ def own_folder(folder: ClientDir, *names: str) -> Path:
     return path
 
 
-def state_file(folder: ClientDir, path: Path) -> Path:
-    """The file that stores how far `path` has been read."""
-    return own_folder(folder, "places") / f"{h(str(path.absolute()).encode()).hex()[:32]}.cbor"
-
-
 class Input:
     """Sends one feed of one producer. While the hub does not answer, events stay in the feed."""
 
@@ -217,7 +212,7 @@ def tail(
         raise Misuse(f"there is no file {file}", "leave out --once to wait for it")
     defaults = Defaults(origin, event_type, subject)
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
-        state = state_file(folder, file)
+        state = own_folder(folder, "places") / f"{h(str(file.absolute()).encode()).hex()[:32]}.cbor"
         feed = JsonLines(file, state, defaults, follow=not once, notify=output.remark)
         Input(asked, folder).run(feed)
 

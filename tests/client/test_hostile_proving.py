@@ -14,8 +14,9 @@ from veen.client import ClientDir, evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.trust import FIRST_USE, Pin
-from veen.core import Malformed, Profile, Refused, SigningKey, Unverified
+from veen.core import Checkpoint, Malformed, Profile, Receipt, Refused, SigningKey, Unverified
 from veen.core import hub_identity as identities
+from veen.core.retention import PRUNED, Level, Segment, Tombstone, sign_manifest
 from veen.core.wire_json import to_json
 
 KNOWN = 6
@@ -191,12 +192,45 @@ def test_an_honest_proof_holds(place: Path) -> None:
 # Resync.
 
 
+def _pruned(hub: HostileHub, tombstone: Tombstone | None = None) -> None:
+    """The hub says that it pruned all receipts."""
+
+    def refuse(receipt: Receipt) -> Receipt:
+        detail: dict[str, int | str] = {"tombstone": tombstone.encode().hex() if tombstone else ""}
+        raise Refused("E.NOT_FOUND", "these entries were pruned", detail_enum=PRUNED, detail=detail)
+
+    hub.on_receipt = refuse
+
+
+def _tombstone(hub: HostileHub) -> Tombstone:
+    log = hub.log(hub.label(STREAM))
+    hash_ = bytes(32)
+    pruned = Segment(1, log.tree.size, log.tree.root(), hash_, 1, START, Level.RECEIPTS, hash_, START, 1)
+    return sign_manifest(hub.key, hub.identity.hub_id, log.label, 0, START, [pruned]).tombstone(0)
+
+
+def _pruned_without_checkpoint(hub: HostileHub) -> None:
+    def refuse(made: Checkpoint) -> Checkpoint:
+        raise Refused("E.NOT_FOUND", "there is no checkpoint")
+
+    _pruned(hub, _tombstone(hub))
+    hub.on_checkpoint = refuse
+
+
+def _pruned_fork(hub: HostileHub) -> None:
+    hub.fork(hub.label(STREAM), 4)
+    _pruned(hub, _tombstone(hub))
+
+
 @pytest.mark.parametrize(
     ("arrange", "lie", "shown"),
     [
         (lambda hub: hub.fork(hub.label(STREAM), 4), Lie.FORKED_HISTORY, True),
         (lambda hub: hub.fork(hub.label(STREAM), 0), Lie.FORKED_HISTORY, True),
         (_gone, Lie.TRUNCATED_STREAM, False),
+        (_pruned, Lie.TRUNCATED_STREAM, False),
+        (_pruned_without_checkpoint, Lie.TRUNCATED_STREAM, False),
+        (_pruned_fork, Lie.FORKED_HISTORY, True),
         (_on_checkpoint(mmr_root=bytes(32)), Lie.FORKED_HISTORY, True),
         (_older, Lie.STALE_CHECKPOINT, False),
     ],
@@ -209,6 +243,8 @@ def test_a_resync_never_takes_up_another_history(place: Path, arrange: Arrange, 
             await reader.resync(STREAM)
         assert caught.value.lie is lie
         assert (caught.value.evidence is not None) is shown
+        if caught.value.evidence:
+            assert evidence.verify(caught.value.evidence.read_bytes(), hub.identity.hub_id).contradictions
         assert (reader.follower(STREAM).tree.size, reader.follower(STREAM).tree.root()) == (KNOWN, root)
 
     asyncio.run(_with_history(place, then))

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import meet
-from tests.hub.client import TOKEN, Clock, Hub, make_dir, running, until
+from tests.hub.client import START, TOKEN, Clock, Hub, make_dir, running, until
 from tests.hub.subscriber import Subscriber
 from tests.hub.test_conditions import gauge
 from veen.client.read_access import ReadSigner
 from veen.client.sender import Undecided
 from veen.client.transport import RetryPolicy
 from veen.client.tree_follower import PrunedEntries
-from veen.core import Limits, Receipt, Unavailable, Unverified, control_stream, naming, proof
+from veen.core import Limits, Profile, Receipt, Refused, Unavailable, Unverified, control_stream, naming, proof
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
     CheckpointRequest,
@@ -40,7 +41,7 @@ from veen.core.retention import (
     Tombstone,
 )
 from veen.hub.hub_time import MAX_UNWATCHED_S
-from veen.storage import fsck, retention_check
+from veen.storage import fsck, retention_check, rotation
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
 
@@ -73,7 +74,12 @@ def keep(hub: Hub, policy: RetentionPolicy) -> None:
 
 def in_chunks(hub: Hub, last: int = ENTRIES) -> None:
     """Wait until the log and its index have the entries, so that closed chunks can be pruned."""
-    planned = RetentionRequest(True, hub.label(STREAM), last // 4 * 4, reason="is it closed?")
+    closed(hub, hub.label(STREAM), last // 4 * 4)
+
+
+def closed(hub: Hub, label: bytes, last: int) -> None:
+    """Wait until the chunk with an entry is closed, and the index has it."""
+    planned = RetentionRequest(True, label, last, reason="is it closed?")
 
     def is_closed() -> bool:
         reply = hub.post("/tooling/retention/run", planned, authorization=f"Bearer {TOKEN}")
@@ -272,6 +278,44 @@ def test_a_subscriber_whose_next_entry_was_pruned_reads_the_tombstone(place: Pat
         assert hub.get("/readyz").json()["bad_states"] == []
 
     at_a_hub(place, work)
+
+
+def test_a_place_within_pruned_entries_of_an_ended_epoch_needs_no_checkpoint_of_its_own(place: Path) -> None:
+    """A retired key signs none, and only the ends of chunks have stored ones."""
+    epochs, clock = Profile(epoch_sec=60), Clock()
+    data_dir = make_dir(place, epochs, replace(SMALL, max_epoch_skew_sec=0))
+
+    async def fill(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as other:
+            await send_all(writer, b"1", b"2")
+            await send_all(other, b"3", b"4", b"5", b"6")
+        clock.now += 60
+        closed(hub, hub.label(STREAM, epochs.epoch(START)), 6)
+
+    async def read(hub: Hub, people: Pair) -> None:
+        keep(hub, RetentionPolicy(DAY, DAY))
+        assert run(hub).range_count == 1
+        epoch = epochs.epoch(START)
+        async with people.writer() as knows_two, people.reader() as knows_six:
+            for client in (knows_two, knows_six):
+                for first, ends in (1, [4, 6]), (2, [4, 6]), (4, [4, 6]), (5, [6]), (6, [6]):
+                    with pytest.raises(PrunedEntries, match=f"to {ends[0]} were pruned"):
+                        await read_all(client, epoch=epoch, from_seq=first)
+                    found: list[Tombstone] = []
+                    assert await read_all(client, epoch=epoch, from_seq=first, on_pruned=found.append) == []
+                    assert [one.segment.end_seq for one in found] == ends
+                with pytest.raises(Refused, match="no checkpoint of this prefix was stored"):
+                    await client.checkpoint(STREAM, 2, epoch=epoch)
+                assert (await client.checkpoint(STREAM, 4, epoch=epoch)).upto_seq == 4
+
+    with pair(place) as people:
+        with running(data_dir, clock) as hub:
+            hub.register(naming.stream_id(STREAM))
+            asyncio.run(fill(hub, meet(people, hub)))
+        rotation.rotate_key(Disk(), Folders(data_dir), int(clock.now), 0)
+        clock.now += DAY + 60
+        with running(data_dir, clock) as hub:
+            asyncio.run(read(hub, meet(people, hub)))
 
 
 @pytest.mark.parametrize("spoil", ["deleted by hand", "manifest", "pruned chunk", "tree nodes"])

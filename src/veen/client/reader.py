@@ -326,6 +326,8 @@ class LabelReader:
             return
         try:
             self._tree = await self._follower.tree_at(self._wanted.from_seq - 1)
+        except tree_follower.PrunedEntries as pruned:
+            await self._skip(pruned)
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise

@@ -362,12 +362,12 @@ class Follower:
             await self.check(await self.check_has(self.tree.size))
 
     async def check_has(self, stream_seq: int) -> Head:
-        """The receipt at a place that the hub has signed, or a checkpoint if the receipt was pruned.
+        """The receipt at a place that the hub has signed, or a checkpoint behind it if the receipt was pruned.
 
         Raises `Contradiction` if the hub no longer has it.
         """
         try:
-            return await self.head(stream_seq)
+            return (await self._head(stream_seq))[0]
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
@@ -445,17 +445,22 @@ class Follower:
         return Contradiction(Lie.TRUNCATED_STREAM, reason, (head,) if head else ())
 
     async def tree_at(self, size: int) -> LabelTree:
-        """The tree with `size` entries, verified against the known history: the start of a reader."""
+        """The tree with `size` entries, verified against the known history: the start of a reader.
+
+        Raises `PrunedEntries` if entry `size` has no receipt any more, and the next one was pruned with it.
+        """
         if size == 0:
             return LabelTree(self.label)
         if size == self.tree.size:
             return self.tree.copy()
-        head = await self.head(size)
+        head, tombstone = await self._head(size)
         if size > self.tree.size and isinstance(head, Receipt):
             await self.follow([head])
             if size == self.tree.size:
                 return self.tree.copy()
         await self.check(head)
+        if tombstone is not None and size_of(head) > size:
+            raise PrunedEntries(tombstone)
         if isinstance(head, Receipt):
             made = LabelTree(self.label)
             made.jump(head, await self.proof(size), None)
@@ -466,6 +471,15 @@ class Follower:
         """The error for an entry that the hub says it pruned. Raises if it does not prove that.
 
         The hub must have signed that it pruned a range with the entry, and the range must belong to the known history.
+        """
+        tombstone, signed = await self._pruned(refused, stream_seq)
+        await self.check(signed)
+        return PrunedEntries(tombstone)
+
+    async def _pruned(self, refused: Refused, stream_seq: int) -> tuple[Tombstone, Checkpoint]:
+        """The verified tombstone of an entry, and the checkpoint that ends with the pruned range.
+
+        The checkpoint has a valid signature and the root of the tombstone. The caller checks it against the history.
         """
         try:
             await self._session.refresh()  # a new key may have signed it
@@ -481,8 +495,7 @@ class Follower:
         if signed.mmr_root != segment.mmr_root_end:
             reason = f"the tombstone has another root for {entries_text(segment.end_seq)} than the checkpoint"
             raise await self.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (signed,)))
-        await self.check(signed)
-        return PrunedEntries(tombstone)
+        return tombstone, signed
 
     async def with_best_evidence(self, error: Contradiction, known: Head | None = None) -> Contradiction:
         """Look for stronger evidence: another root that the hub signs now proves more than the first symptom.
@@ -502,7 +515,7 @@ class Follower:
     async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
         """Two roots for one size: the root of a signed statement, and another one that the hub signs now."""
         for head in heads:
-            now = await self._current_receipt(head) if head and label_of(head) == self.label else None
+            now = await self._current_head(head) if head and label_of(head) == self.label else None
             if head and now and now.mmr_root != head.mmr_root:
                 return forked(head, now)
         return None
@@ -515,7 +528,7 @@ class Follower:
         for head in error.statements:
             if label_of(head) != self.label:
                 continue
-            now = await self._current_receipt(head)
+            now = await self._current_head(head)
             if now and now.mmr_root != head.mmr_root:
                 return forked(head, now)
             if not isinstance(head, Receipt):
@@ -542,22 +555,31 @@ class Follower:
             return found
         return None
 
-    async def _current_receipt(self, head: Head) -> Receipt | None:
-        try:
-            return await self._receipt(size_of(head))
-        except VeenError:
-            return None
+    async def _current_head(self, head: Head) -> Head | None:
+        """The statement that the hub signs now for the size of `head`."""
+        with suppress(VeenError):
+            try:
+                return await self._receipt(size_of(head))
+            except Refused as refused:
+                if refused.detail_enum == PRUNED:
+                    return await self.checkpoint(size_of(head))
+        return None
 
     # Requests to the hub.
 
-    async def head(self, stream_seq: int) -> Head:
-        """The receipt at a place, or a checkpoint of the log up to there if the receipt was pruned."""
+    async def _head(self, stream_seq: int) -> tuple[Head, Tombstone | None]:
+        """The receipt at a place. If it was pruned, the tombstone, and the checkpoint that ends with the pruned range.
+
+        Every pruned range has that checkpoint. A hub may have none of a place within it, and a retired key signs none:
+        with epochs only keys of its epoch may.
+        """
         try:
-            return await self._receipt(stream_seq)
+            return await self._receipt(stream_seq), None
         except Refused as refused:
             if refused.detail_enum != PRUNED:
                 raise
-            return await self.checkpoint(stream_seq)
+            tombstone, signed = await self._pruned(refused, stream_seq)
+            return signed, tombstone
 
     async def checkpoint(self, upto_seq: int) -> Checkpoint:
         """A checkpoint of the log up to a place, with its signature and place verified."""

@@ -12,8 +12,7 @@ import pytest
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all
 from tests.http.certificates import write_certificate
 from tests.hub.client import Hub, make_dir, running
-from veen.client.exchange import UntrustedCertificate
-from veen.client.trust import Pin, fingerprint_of
+from veen.client.trust import Pin, UntrustedCertificate, fingerprint_of
 from veen.core import Malformed, Unavailable, Unverified
 
 

@@ -17,7 +17,7 @@ from tests.selftest.breakages import crash, detail
 from tests.selftest.broken_hub import Answer, Breakage, BrokenHub, Call, Forger, Handle, HangUp, status_says
 from tests.selftest.check_runs import failures, outcomes, run_some, skipped
 from veen import selftest
-from veen.client.exchange import UntrustedCertificate
+from veen.client.trust import UntrustedCertificate
 from veen.core import Malformed, Unavailable, strict_json
 from veen.core.hashing import U64_MAX
 from veen.selftest import (

@@ -16,17 +16,10 @@ from typing import Any, TypeVar
 import httpx
 
 from plumbing.cli.help_text import lowered
-from veen.core import Malformed, Unavailable, Unverified
+from veen.client.trust import UntrustedCertificate
+from veen.core import Malformed, Unavailable
 
 T = TypeVar("T")
-
-
-class UntrustedCertificate(Unverified):
-    """The TLS certificate of a hub does not verify, so nothing was sent to it."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"TLS certificate of {url}", reason)
-        self.untrusted_url = url
 
 
 class LoopThread:

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 from veen.client import local_files
 from veen.client.contradiction import Contradiction, Lie, shown_time
-from veen.client.exchange import UntrustedCertificate
 from veen.core import (
     HubIdentity,
     IdentitySignature,
@@ -110,6 +109,14 @@ def fingerprint_of(pem: bytes) -> bytes:
 def _first(text: str) -> str:
     end = "-----END CERTIFICATE-----"
     return text[: text.index(end) + len(end)]
+
+
+class UntrustedCertificate(Unverified):
+    """The TLS certificate of a hub does not verify, so nothing was sent to it."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"TLS certificate of {url}", reason)
+        self.untrusted_url = url
 
 
 async def pinned(url: str, fingerprint: bytes, timeout_s: float) -> Callable[[], ssl.SSLContext]:

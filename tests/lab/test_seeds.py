@@ -24,7 +24,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 
 
 # Seeds behind the first ones that broke a promise.
-@pytest.mark.parametrize("seed", [260])
+@pytest.mark.parametrize("seed", [253, 260, 566, 6159])
 def test_a_promise_that_was_broken_once_holds(seed: int) -> None:
     done = lab("--seeds", f"{seed}:{seed + 1}")
     assert "1 seeds, 0 with violations" in done.stdout, done.stdout + done.stderr

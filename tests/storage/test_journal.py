@@ -126,6 +126,10 @@ def test_a_segment_whose_creation_was_interrupted_holds_nothing_and_is_written_a
         path.write_bytes(left)
         assert groups(tmp_path) == [1]
         assert journal.segments(tmp_path)[-1][1] == path
+        copy = tmp_path / f"copy {len(left)}"
+        copy.mkdir()
+        assert journal.copy_groups(QuickDisk(), tmp_path, copy, 0, None)[0] == 1
+        assert groups(copy) == [1]
     fill(tmp_path, 2, first=2).close()
     assert groups(tmp_path) == [1, 2, 3]
 

@@ -390,8 +390,8 @@ def copy_groups(disk: Disk, source: Path, target: Path, after: int, upto: int | 
     try:
         for first, path in segments(source) if upto is None or upto > after else ():
             data = safe_open.read(path)
-            if len(data) <= _SEGMENT.size:
-                break  # its creation was interrupted
+            if _is_unnamed(source, first) and not holds_group(path):
+                break  # its creation was interrupted, or is not complete yet
             seed, number, pos = crc32(_salt_of(path, data)), first, _SEGMENT.size
             while upto is None or number <= upto:
                 found, end = _read_group(data, pos, number, seed)

@@ -8,7 +8,7 @@ python -m tools.bill_of_materials FILE...    print it for these files of a relea
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
@@ -22,14 +22,23 @@ from packaging.utils import canonicalize_name
 
 import veen
 from tools import licences, lock_files, npm_packages
+from tools.debian_packages import ARCHITECTURE, RELEASE, DebianPackage
 from tools.lock_files import Pin
 from tools.npm_packages import NpmPackage, NpmProject
 
 SERIAL_LINE = '  "serialNumber": '
 
 
-def bill_of_materials(artifacts: Iterable[Path]) -> str:
-    """JSON that lists these files of the release, all packages of `requirements/all.txt`, and those of npm."""
+def bill_of_materials(
+    artifacts: Iterable[Path],
+    pins: Sequence[Pin] | None = None,
+    extras: Sequence[str] = ("all",),
+    debian: Iterable[DebianPackage] = (),
+) -> str:
+    """JSON that lists files of a release, all packages of `requirements/all.txt` or these pins, and those of npm.
+
+    The container image also has Debian packages.
+    """
     bom = Bom()
     bom.metadata.timestamp = None  # type: ignore[assignment]
     root = Component(
@@ -43,9 +52,9 @@ def bill_of_materials(artifacts: Iterable[Path]) -> str:
     )
     bom.metadata.component = root
     known, required = licences.read(), {(pin.name, pin.version) for pin in lock_files.read("base")}
-    pins = lock_files.read("all")
+    pins = lock_files.read("all") if pins is None else pins
     components = {pin: component(pin, known[pin.name], (pin.name, pin.version) in required) for pin in pins}
-    direct = {canonicalize_name(one.name) for one in lock_files.project_requirements(["all"])}
+    direct = {canonicalize_name(one.name) for one in lock_files.project_requirements(extras)}
     for pin, one in components.items():
         bom.components.add(one)
         for user, other in components.items():
@@ -55,6 +64,10 @@ def bill_of_materials(artifacts: Iterable[Path]) -> str:
             bom.register_dependency(root, [one])
     for project in npm_packages.projects():
         add_project(bom, root, project)
+    for package in debian:
+        one = debian_component(package)
+        bom.components.add(one)
+        bom.register_dependency(root, [one])
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(SERIAL_LINE)) + "\n"
 
@@ -107,6 +120,20 @@ def npm_component(package: NpmPackage) -> Component:
         purl=package.purl,
         licenses=[LicenseExpression(package.licence)],
         external_references=[distribution(purl, [package.sha512], HashAlgorithm.SHA_512)],
+    )
+
+
+def debian_component(package: DebianPackage) -> Component:
+    """A package of the image. Its licence is in the image: /usr/share/doc/NAME/copyright."""
+    purl = PackageURL("deb", "debian", package.name, package.version, {"arch": ARCHITECTURE, "distro": RELEASE})
+    return Component(
+        name=package.name,
+        version=package.version,
+        type=ComponentType.LIBRARY,
+        scope=ComponentScope.REQUIRED,
+        bom_ref=f"debian:{package.name}={package.version}",
+        purl=purl,
+        external_references=[distribution(purl.to_string(), [package.digest])],
     )
 
 

@@ -76,7 +76,7 @@ _OF_DEBIAN = re.compile(
 )
 # Modules of Python whose libraries are left out, and parts that no program runs.
 _UNUSED_OF_PYTHON = ("ensurepip", "idlelib", "pydoc_data", "turtledemo", "lib-dynload/_curses*", "lib-dynload/_dbm*")
-_UNUSED_OF_PYTHON += ("lib-dynload/readline*",)
+_UNUSED_OF_PYTHON += ("lib-dynload/readline*", f"../{_MULTIARCH}/gconv")
 # Sources and tests of packages. The second backend of zstandard is for other Pythons.
 _UNUSED_OF_PACKAGES = ("**/tests", "**/*.pyi", "**/*.[achi]", "**/*.pyx", "**/*.pxd", "**/*.cpp", "zstandard/_cffi.*")
 _UNUSED_OF_PACKAGES += ("bin", ".lock", "**/RECORD", "**/INSTALLER", "**/REQUESTED", "**/direct_url.json")

@@ -8,24 +8,21 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
-_CREDENTIALS = "CREDENTIALS_DIRECTORY"
 _SEND_TIMEOUT_S = 1.0  # a full queue of systemd must not stop the loop for longer
 _KILLED_STATUS = 128  # the status of a shell for a process that a signal ended, less the signal
 
 
 def leave_pid_1() -> None:
-    """Return in a child, if this process is pid 1; otherwise at once. Call it before a thread starts.
+    """Return in a child of this process, which is pid 1 and only ends when the child does. No thread may run yet.
 
     The kernel drops every signal to pid 1 that has no handler, so SIGTERM would not stop a program that is still
     starting. And orphans become children of pid 1, which must reap them. So pid 1 does only this: it sends its signals
     to the program, reaps, and exits with the status of the program.
     """
-    if os.getpid() != 1:
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     program = os.fork()
     if not program:
@@ -55,16 +52,16 @@ def _reap(program: int) -> int | None:
     return status
 
 
-def stop_on_signals(stopped: asyncio.Event) -> None:
-    """Set the event at SIGTERM or SIGINT, and report that the program stops."""
+def stop_on_signals(stop: Callable[[], object]) -> None:
+    """Report at SIGTERM or SIGINT that the program stops, and stop it."""
 
-    def stop() -> None:
+    def arrived() -> None:
         _notify("STOPPING=1")
-        stopped.set()
+        stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, arrived)
 
 
 def ready(status: str) -> None:
@@ -87,10 +84,3 @@ def _notify(state: str) -> None:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.settimeout(_SEND_TIMEOUT_S)
             sender.sendto(state.encode(), f"\0{name[1:]}" if name.startswith("@") else name)
-
-
-def credential(name: str) -> Path | None:
-    """The file of a credential that the unit loads (`LoadCredential=`), or None."""
-    folder = os.environ.get(_CREDENTIALS)
-    file = Path(folder, name) if folder else None
-    return file if file and file.is_file() else None

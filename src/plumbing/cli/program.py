@@ -162,7 +162,11 @@ def _open_closed_standard_files() -> None:
 
 
 def run(app: typer.Typer, program: str, arguments: Sequence[str] | None) -> None:
-    """Run a program with any terminal encoding, or with closed standard files."""
+    """Run a program with any terminal encoding, with closed standard files, or as pid 1 of a container."""
+    if os.getpid() == 1:
+        from plumbing.service_process import leave_pid_1  # only in a container, and it loads asyncio
+
+        leave_pid_1()
     _open_closed_standard_files()
     for stream in (sys.stdout, sys.stderr):
         ascii_fallback.prepare(stream)

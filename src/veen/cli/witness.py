@@ -1,7 +1,6 @@
 """`veen witness`: a service that cosigns the checkpoints of hubs."""
 
 import asyncio
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from plumbing import service_process
 from plumbing.cli.command import Misuse, command, group, option
 from plumbing.http import tls_context
 from plumbing.http.peer_address import is_loopback
@@ -111,14 +111,14 @@ def run(
         output.remark(f"warning: {listen.host} is reachable from other machines, and there is no --tls-cert")
 
     async def serve() -> None:
-        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
+        stopped = asyncio.Event()
+        service_process.stop_on_signals(stopped.set)
         log = JsonLog(standard_error(), "witness", "witness")
         async with serving(state, log, listen.host, listen.port, tls) as server:
             url = values.origin("https" if tls else "http", listen.host, server.port)
             output.facts({"url": url, "witness_pk": state.key.public_key, "dir": str(folder)}, as_json)
             sys.stdout.flush()
+            service_process.ready(f"serving {url}")
             await stopped.wait()
 
     try:

@@ -23,6 +23,7 @@ OTHERS = 0o077
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAX_REFERENCE_BYTES = 1 << 16
 _MAX_PASSPHRASE_BYTES = 1 << 12
+_CREDENTIALS = "CREDENTIALS_DIRECTORY"  # of systemd: `LoadCredential=`
 
 
 class ExposedKeyError(OSError):
@@ -197,8 +198,22 @@ def _referenced(key: DigestSigner, fields: dict[str, str]) -> NewKey:
 
 
 def _read_secret(path: Path) -> bytes:
-    """A passphrase or a PIN: the content of a file without the end of its line."""
-    return _read_private(path, _MAX_PASSPHRASE_BYTES).rstrip(b"\r\n")
+    """A passphrase or a PIN: the content of a file without the end of its line.
+
+    A credential of the same name takes precedence: then systemd has read the file, which may belong to root.
+    """
+    found = credential(path.name)
+    return _read_private(path, _MAX_PASSPHRASE_BYTES).rstrip(b"\r\n") if found is None else found
+
+
+def credential(name: str) -> bytes | None:
+    """A credential that the unit of this process loads, without the end of its line; None if there is none.
+
+    Its folder is closed to other users. The mode of the file may show an ACL as a permission of its group.
+    """
+    folder = os.environ.get(_CREDENTIALS)
+    file = Path(folder, name) if folder else None
+    return file.read_bytes()[:_MAX_PASSPHRASE_BYTES].rstrip(b"\r\n") if file and file.is_file() else None
 
 
 def _read_private(path: Path, most: int) -> bytes:

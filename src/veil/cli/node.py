@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from plumbing import service_process
 from plumbing.cli.command import Misuse, group, option, options_command
 from plumbing.cli.result_output import moment
 from plumbing.durable import PRIVATE_FILE
@@ -40,15 +40,14 @@ async def _run(path: Path) -> None:
     for name in _NOISY_LOGGERS:  # peers must not be able to fill the disk with log lines; counters record their errors
         logging.getLogger(name).setLevel(logging.CRITICAL)
     host = Host(DataDirectory(path))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, host.stopping.set)
+    service_process.stop_on_signals(host.stopping.set)
     api = ApiServer(host)
     try:
         await host.start()
         await api.start()
         # The first line gives the log its first block: later lines fit in it even when the disk is full.
         remark(f"node started, local API at {api.url}")
+        service_process.ready(f"local API at {api.url}")
         await host.stopping.wait()
     finally:
         await api.stop()

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
+from plumbing import service_process
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from veen.bridge import bundle, bundle_import, qr, reconciliation, zone_roles
@@ -402,17 +403,27 @@ def mirror(
         raise Misuse("--follow needs exactly one stream", "run veen bridge mirror once for each stream")
 
     async def work(target: Client) -> list[tuple[MirrorRoute, MirroredMessage]]:
-        found: list[tuple[MirrorRoute, MirroredMessage]] = []
         async with source_client(target, source_hub, source_pin, asked.first_use) as source:
-            for route in wanted:
-                async for one in Mirrorer(source, target, route).run(follow=follow, on_pruned=remark_pruned):
-                    if follow:
-                        _show_mirrored([(route, one)], asked.as_json)
-                    else:
-                        found.append((route, one))
-        return found
+            if not follow:
+                return [
+                    (route, one)
+                    for route in wanted
+                    async for one in Mirrorer(source, target, route).run(on_pruned=remark_pruned)
+                ]
+            following = asyncio.ensure_future(follow_on(Mirrorer(source, target, wanted[0])))
+            service_process.stop_on_signals(following.cancel)
+            service_process.ready(f"mirroring {wanted[0].source} from {source_hub}")
+            with suppress(asyncio.CancelledError):  # a message that is not finished is mirrored next time
+                await following
+            return []
 
-    _show_mirrored(asked.call().run(work), asked.as_json)
+    async def follow_on(mirrorer: Mirrorer) -> None:
+        async for one in mirrorer.run(follow=True, on_pruned=remark_pruned):
+            _show_mirrored([(mirrorer.route, one)], asked.as_json)
+
+    found = asked.call().run(work)
+    if not follow:
+        _show_mirrored(found, asked.as_json)
 
 
 def _show_mirrored(found: list[tuple[MirrorRoute, MirroredMessage]], as_json: bool) -> None:

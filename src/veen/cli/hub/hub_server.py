@@ -9,6 +9,7 @@ from pathlib import Path
 
 import uvloop
 
+from plumbing import service_process
 from plumbing.cli.command import Misuse
 from veen.cli.hub import hub_process
 from veen.cli.hub.hub_process import HubProcess
@@ -67,8 +68,7 @@ async def _serve(
 ) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    service_process.stop_on_signals(stopped.set)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings were just read
     with ExitStack() as stack:
 
@@ -77,6 +77,7 @@ async def _serve(
             stack.enter_context(hub_process.recorded(HubProcess.here(url, config.data_dir, config.tls_cert)))
             loop.add_signal_handler(signal.SIGHUP, _reload, service, again)
             ready(url)
+            service_process.ready(f"serving {url}")
             gc.freeze()
             gc.set_threshold(*_GC_THRESHOLDS)
 

@@ -18,6 +18,7 @@ from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HTTP, HubConfig, ReadAccess, WitnessAddress, fit_connections, hard_file_limit
+from veen.storage.secret_keys import credential
 
 # All settings, named as the options of `veen hub start`, with underscores. Paths are relative to the file.
 EXAMPLE = """\
@@ -59,6 +60,7 @@ uncounted_networks = ["127.0.0.0/8", "::1/128"]   # proxies: many clients share 
 admission = "open"
 """
 OPERATOR_TOKEN = "VEEN_OPERATOR_TOKEN"
+OPERATOR_CREDENTIAL = "operator-token"  # which a systemd unit loads
 _PROFILE, _HTTP = "profile", "http"
 
 
@@ -83,7 +85,9 @@ def config(data_dir: Path, options: Mapping[str, Any], file: Path | None, profil
     for name in ("allow_networks", "deny_networks"):
         found[name] = tuple(found.get(name, ()))
     # The token is not an option, because every user of the machine can read command lines.
-    made = HubConfig(data_dir, operator_token=os.environ.get(OPERATOR_TOKEN), **found)
+    loaded = credential(OPERATOR_CREDENTIAL)
+    token = os.environ.get(OPERATOR_TOKEN) if loaded is None else loaded.decode("ascii", "replace")
+    made = HubConfig(data_dir, operator_token=token, **found)
     _check(made)
     return made
 

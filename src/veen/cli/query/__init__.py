@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 import ssl
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 import typer
 
+from plumbing import service_process
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from plumbing.http import tls_context
@@ -186,9 +186,8 @@ def identities(trust: list[Path] | None) -> dict[bytes, HubIdentity]:
 
 
 async def _serve(client: Client, settings: Settings, as_json: bool) -> None:
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = asyncio.Event()
+    service_process.stop_on_signals(stopped.set)
 
     def report(where: str, error: BaseException) -> None:
         output.remark(f"{where}: {type(error).__name__}: {error}")
@@ -196,8 +195,10 @@ async def _serve(client: Client, settings: Settings, as_json: bool) -> None:
     async with serving(client, settings, report) as server:
         scheme = "http" if settings.tls is None else "https"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        output.facts({"url": f"{scheme}://{host}:{server.port}", "hub_id": client.hub_id}, as_json)
+        url = f"{scheme}://{host}:{server.port}"
+        output.facts({"url": url, "hub_id": client.hub_id}, as_json)
         sys.stdout.flush()
+        service_process.ready(f"serving {url}")
         await stopped.wait()
 
 

@@ -1,7 +1,6 @@
 """Inputs of `veen recorder`: events from an option, a file, a pipe, a spool, OpenTelemetry or syslog."""
 
 import asyncio
-import signal
 import ssl
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from plumbing import service_process
 from plumbing.cli import install_hint
 from plumbing.cli.command import Misuse, argument, misuse, option, options_command
 from veen.cli.kit import open_session, output
@@ -113,14 +113,14 @@ class Input:
         inlet: Inlet | None,
         opened: Callable[[], None] | None,
     ) -> bool:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        stop = asyncio.Event()
+        service_process.stop_on_signals(stop.set)
         async with AsyncExitStack() as stack:
             if inlet is not None:
                 await stack.enter_async_context(inlet)
             if opened is not None:
                 opened()
+            service_process.ready(f"sending to {self._url}")
             sending = asyncio.create_task(shipper.run())
             waiting = asyncio.create_task(stop.wait())
             await asyncio.wait([sending, waiting], return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow check lint types contracts bench lab dist lock audit fmt pages clean
+.PHONY: help env demo test test-slow check lint types contracts bench lab dist image image-lock lock audit fmt pages clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ lab: $(DEV) ## run a thousand seeds of each simulation (or SEEDS=0:10000), and p
 
 dist: $(DEV) ## build wheel, sdist and SBOM into dist/, twice, and compare
 	@$(PY) -m tools.release_files
+
+image: $(DEV) ## build the container image as an OCI archive into dist/, without a registry or a daemon
+	@$(PY) -m tools.image
+
+image-lock: $(DEV) ## pin the newest Debian packages of the image; needs Debian
+	@$(PY) -m tools.debian_packages
 
 lock: $(DEV) ## pin what pyproject.toml requires; UPGRADE=h2 or UPGRADE=all takes newer versions
 	@$(PY) -m tools.lock_files $(if $(UPGRADE),$(if $(filter all,$(UPGRADE)),--upgrade,--upgrade-package $(UPGRADE)))

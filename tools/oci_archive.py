@@ -75,7 +75,9 @@ def write_image(layer: Path, out: Path, name: str, architecture: str, config: Ma
     }
     settings = _json(document)
     layers = [{"mediaType": LAYER, "digest": layer_digest, "size": layer.stat().st_size}]
-    manifest = _json({"schemaVersion": 2, "mediaType": MANIFEST, "config": _described(CONFIG, settings), "layers": layers})
+    manifest = _json(
+        {"schemaVersion": 2, "mediaType": MANIFEST, "config": _described(CONFIG, settings), "layers": layers}
+    )
     found = {**_described(MANIFEST, manifest), "annotations": {CONTAINERD_NAME: name, REFERENCE: name.split(":")[-1]}}
     index = _json({"schemaVersion": 2, "mediaType": INDEX, "manifests": [found]})
     with tarfile.open(out, "w", format=tarfile.GNU_FORMAT) as archive:

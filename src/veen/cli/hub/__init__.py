@@ -1003,3 +1003,57 @@ def restore(
     from veen.cli.hub import upkeep
 
     upkeep.restore(data_dir, backup, root, request, passphrase_file).show(as_json)
+
+
+@command(
+    app,
+    "install-service",
+    "veen hub install-service --data-dir /var/lib/veen/hub",
+    "veen hub install-service --data-dir /var/lib/veen/hub --dry-run",
+    "veen hub install-service --data-dir /var/lib/veen/witness --program witness",
+)
+def install_service(
+    data_dir: Annotated[Path, option("--data-dir DIR", "the directory of the program")],
+    program: Annotated[
+        Literal["hub", "witness", "recorder-otlp", "recorder-syslog", "bridge", "query", "veil"],
+        option("--program NAME", "hub, witness, recorder-otlp, recorder-syslog, bridge, query or veil"),
+    ] = "hub",
+    name: Annotated[str | None, option("--name NAME", "the name of the unit", show_default="veen-PROGRAM")] = None,
+    user: Annotated[str | None, option("--user NAME", "run as this user", show_default="the owner of DIR")] = None,
+    passphrase_file: Annotated[
+        Path | None, option("--passphrase-file FILE", "the passphrase of the keystore; only root needs to read it")
+    ] = None,
+    operator_token_file: Annotated[
+        Path | None, option("--operator-token-file FILE", "the operator token of a hub; only root needs to read it")
+    ] = None,
+    folder: Annotated[
+        Path, option("--folder DIR", "the folder of the unit", show_default="/etc/systemd/system")
+    ] = Path("/etc/systemd/system"),
+    dry_run: Annotated[bool, option("--dry-run", "print the unit instead of writing it")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a systemd unit that runs a program on its directory.
+
+    The program sees the rest of the machine read-only or not at all, and systemd restarts it if it fails or hangs.
+    All its other options are in the variable OPTIONS of /etc/veen/NAME.env. The unit passes files with passphrases and
+    tokens as credentials, so they can belong to root.
+
+    The directory of recorder and bridge is a client directory. The one of the query service has two folders: queries,
+    and client with the client directory.
+    """
+    from veen.cli.hub import service_unit
+
+    done = service_unit.install(
+        program,
+        data_dir,
+        name or f"veen-{program}",
+        folder,
+        user,
+        passphrase_file,
+        operator_token_file,
+        dry_run=dry_run,
+    )
+    if isinstance(done, str):
+        sys.stdout.write(done)
+    else:
+        done.show(as_json)

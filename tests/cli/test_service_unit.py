@@ -193,6 +193,7 @@ def test_a_bridge_reports_to_systemd(veen: Veen, service: Service, data_dir: Pat
     root = data_dir.parent
     veen.done("hub", "init", "--data-dir", root / "other", "--no-root")
     veen.done("keygen", "--out", root / "c", "--no-passphrase")
+    veen.done("stream-key", "create", "doors", "--client", root / "c")
     with background(veen, data_dir, "--admission", "open") as hub, background(veen, root / "other") as other:
         at = ("--hub", hub["url"], "--pin", data_dir, "--source-hub", other["url"], "--source-pin", root / "other")
         unit = install(veen, root / "c", "--program", "bridge")
@@ -213,6 +214,8 @@ def test_a_query_service_reports_to_systemd(veen: Veen, service: Service, data_d
     root = data_dir.parent / "query"
     (root / "tables").mkdir(parents=True)
     veen.done("keygen", "--out", root / "client", "--no-passphrase")
+    for stream in ("record/query/requests", "record/query/results"):
+        veen.done("stream-key", "create", stream, "--client", root / "client")
     with background(veen, data_dir, "--admission", "open") as hub:
         unit = install(veen, root, "--program", "query")
         said = service.tells(unit, "--hub", hub["url"], "--pin", data_dir, "--tables", root / "tables", *ANY)

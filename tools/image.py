@@ -1,11 +1,11 @@
-"""Build the container image of the last commit: the root file system, and an OCI archive of it.
+"""Build the container image: the root file system, and an OCI archive of it.
 
-python -m tools.image [FOLDER]       write the archive to dist/, or to FOLDER
-python -m tools.image --layer FILE   write only the root file system, as a tar archive
+python -m tools.image [FOLDER]               write the archive of the last commit to dist/, or to FOLDER
+python -m tools.image --layer FILE [CACHE]   write only the root file system of this folder, as a tar archive
 
 It needs neither a registry, a daemon, root nor Debian. Everything in the image is a file of this repository, or pinned
-by hash: Debian packages in `requirements/image-debian.txt`, Python packages in `requirements/all.txt`. Without a
-repository, as in the Dockerfile, it takes the files as they are and the time from SOURCE_DATE_EPOCH.
+by hash: Debian packages in `requirements/image-debian.txt`, Python packages in `requirements/all.txt`. With --layer, as
+in the Dockerfile, the time of the files is SOURCE_DATE_EPOCH.
 """
 
 import os
@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,17 +55,18 @@ FILES = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
     "etc/passwd": f"root:x:0:0:root:/:/bin/sh\nveen:x:{USER}:{USER}:veen:/var/lib/veen:/bin/sh\n",
 }
+LABELS: Mapping[str, str] = {
+    "io.veen.sbom": BOM,
+    "org.opencontainers.image.licenses": "Apache-2.0",
+    "org.opencontainers.image.title": "veen",
+}
 CONFIG: Mapping[str, object] = {
     "User": f"{USER}:{USER}",
     "Env": ["HOME=/var/lib/veen", "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin", "PYTHONDONTWRITEBYTECODE=1"],
     "Cmd": ["veen", "--help"],
     "WorkingDir": "/",
     "Volumes": {"/var/lib/veen": {}},
-    "Labels": {
-        "io.veen.sbom": BOM,
-        "org.opencontainers.image.licenses": "Apache-2.0",
-        "org.opencontainers.image.title": "veen",
-    },
+    "Labels": LABELS,
 }
 
 _MULTIARCH = "x86_64-linux-gnu"
@@ -107,13 +109,13 @@ def pins() -> list[Pin]:
     return [pin for name, pin in usable.items() if name in wanted]
 
 
-def build_root(root: Path, source: Path, scratch: Path, epoch: int) -> None:
+def build_root(root: Path, cache: Path, scratch: Path, epoch: int) -> None:
     """Write all files of the image below an empty folder."""
     time, packages = debian_packages.read()
     for folder in EMPTY:
         (root / folder).mkdir(parents=True)
     for package in packages:
-        data = debian_packages.download(package, time, CACHE)
+        data = debian_packages.download(package, time, cache)
         control = debian_packages.unpack(data, root, _OF_DEBIAN)
         _write(root / "var/lib/dpkg/status.d" / package.name, control)  # where scanners of images look
     for name, text in FILES.items():
@@ -124,8 +126,8 @@ def build_root(root: Path, source: Path, scratch: Path, epoch: int) -> None:
     authorities = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
     _write(root / "etc/ssl/certs/ca-certificates.crt", "".join(one.read_text("ascii") for one in authorities))
     shutil.rmtree(root / "usr/share/ca-certificates")
-    _install(root / _PACKAGES, source, scratch, epoch)
-    for name, entry in _scripts(source):
+    _install(root / _PACKAGES, scratch, epoch)
+    for name, entry in _scripts():
         module, _, function = entry.partition(":")
         _write(root / "usr/local/bin" / name, _SCRIPT.format(python=PYTHON, module=module, function=function), 0o755)
     _write(root / BOM.lstrip("/"), bill_of_materials([], pins(), EXTRAS, packages))
@@ -143,13 +145,13 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def _scripts(source: Path) -> Iterator[tuple[str, str]]:
+def _scripts() -> Iterator[tuple[str, str]]:
     """The programs, and the module and function of each."""
-    project = tomllib.loads((source / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads(lock_files.PROJECT.read_text("utf-8"))["project"]
     yield from project["scripts"].items()
 
 
-def _install(folder: Path, source: Path, scratch: Path, epoch: int) -> None:
+def _install(folder: Path, scratch: Path, epoch: int) -> None:
     """Install the pinned packages and ours."""
     listed, wheels = scratch / "requirements.txt", scratch / "wheels"
     listed.write_text("".join(map(_requirement, pins())), "utf-8")
@@ -157,10 +159,10 @@ def _install(folder: Path, source: Path, scratch: Path, epoch: int) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     install += ["--root-user-action=ignore", "--no-deps", "--no-compile", "--only-binary=:all:", f"--target={folder}"]
     install += [f"--python-version={PYTHON}", "--implementation=cp", *(f"--platform={tag}" for tag in tags)]
-    run([*install, "--require-hashes", "-r", str(listed)], source, {})
+    run([*install, "--require-hashes", "-r", str(listed)], ROOT, {})
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-    run(build, source, {"SOURCE_DATE_EPOCH": str(epoch)})
-    run([*install, "--upgrade", *map(str, wheels.iterdir())], source, {})
+    run(build, ROOT, {"SOURCE_DATE_EPOCH": str(epoch)})
+    run([*install, "--upgrade", *map(str, wheels.iterdir())], ROOT, {})
 
 
 def _requirement(pin: Pin) -> str:
@@ -208,39 +210,44 @@ def _compile(root: Path) -> None:
         raise SystemExit(f"veen: error: the modules of the image cannot be compiled\n{done.stdout}{done.stderr}")
 
 
-def unpacked_bytes(root: Path) -> int:
-    """The size of all files."""
-    return sum(path.lstat().st_size for path in root.rglob("*") if not path.is_dir() or path.is_symlink())
+def build_layer(layer: Path, cache: Path, epoch: int) -> None:
+    """Write the root file system, made of the files of this folder, to a tar archive."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch, "root")
+        root.mkdir()
+        build_root(root, cache, Path(scratch), epoch)
+        write_layer(root, layer, PLACES, epoch)
 
 
-def build_layer(layer: Path, scratch: Path) -> tuple[int, str]:
-    """Write the root file system of the last commit to a tar archive. Returns its time and the commit."""
-    root, source, commit, epoch = scratch / "root", scratch / "source", "", os.environ.get("SOURCE_DATE_EPOCH", "0")
-    if (ROOT / ".git").exists():
-        if run(["git", "status", "--porcelain"], ROOT, {}):
-            print("veen: warning: uncommitted changes are not in the image", file=sys.stderr)
-        run(["git", "clone", "--quiet", "--shared", str(ROOT), str(source)], ROOT, {})
-        commit, epoch = run(["git", "log", "-1", "--format=%H %ct"], source, {}).split()
-    else:
-        shutil.copytree(ROOT, source)
-    root.mkdir()
-    build_root(root, source, scratch, int(epoch))
-    write_layer(root, layer, PLACES, int(epoch))
-    print(f"veen: {unpacked_bytes(root) / 1e6:.1f} MB unpacked", file=sys.stderr)
+def committed_layer(layer: Path, clone: Path, umask: int = -1, environment: Mapping[str, str] = {}) -> tuple[int, str]:
+    """The same for the last commit, from a clone with its own tools. Returns the time of the commit and its hash."""
+    run(["git", "clone", "--quiet", "--shared", str(ROOT), str(clone)], ROOT, {}, umask)
+    commit, epoch = run(["git", "log", "-1", "--format=%H %ct"], clone, {}).split()
+    settings = {**environment, "PYTHONPATH": str(clone / "src"), "SOURCE_DATE_EPOCH": epoch}
+    run([sys.executable, "-m", "tools.image", "--layer", str(layer), str(CACHE)], clone, settings, umask)
     return int(epoch), commit
+
+
+def unpacked_bytes(layer: Path) -> int:
+    """The size of all files in a layer."""
+    with tarfile.open(layer) as archive:
+        return sum(one.size for one in archive)
 
 
 def build(folder: Path) -> Path:
     """Build the archive of the last commit. Returns its path."""
+    if run(["git", "status", "--porcelain"], ROOT, {}):
+        print("veen: warning: uncommitted changes are not in the image", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"veen-{veen.__version__}-image.tar"
     with tempfile.TemporaryDirectory() as scratch:
         layer = Path(scratch, "layer.tar")
-        epoch, commit = build_layer(layer, Path(scratch))
+        epoch, commit = committed_layer(layer, Path(scratch, "clone"))
         labels = {"org.opencontainers.image.revision": commit, "org.opencontainers.image.version": veen.__version__}
-        config = {**CONFIG, "Labels": {**CONFIG["Labels"], **labels}}  # type: ignore[dict-item]
+        config = {**CONFIG, "Labels": {**LABELS, **labels}}
         time = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         write_image(layer, out, f"veen:{veen.__version__}", debian_packages.ARCHITECTURE, config, time)
+        print(f"veen: {unpacked_bytes(layer) / 1e6:.1f} MB unpacked", file=sys.stderr)
     return out
 
 
@@ -248,8 +255,8 @@ if __name__ == "__main__":
     os.umask(0o022)
     try:
         if sys.argv[1:2] == ["--layer"]:
-            with tempfile.TemporaryDirectory() as scratch:
-                build_layer(Path(sys.argv[2]), Path(scratch))
+            cache = Path(sys.argv[3]) if sys.argv[3:] else CACHE
+            build_layer(Path(sys.argv[2]), cache, int(os.environ.get("SOURCE_DATE_EPOCH", "0")))
         else:
             print(build(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "dist"))
     except debian_packages.BadPackage as error:

@@ -363,7 +363,7 @@ def test_a_hub_is_pid_1_without_privileges_and_stops_cleanly(root: Path, data: P
         assert "Read-only file system" in refused.stderr
         orphan = subprocess.run([*inside, "sh", "-c", "sleep 0.1 & echo $!"], capture_output=True, text=True)
         assert orphan.stdout.strip().isdecimal()
-        _wait_until(lambda: not (Path(f"/proc/{first}/root/proc") / orphan.stdout.strip()).exists())
+        _wait_until(lambda: not Path(f"/proc/{first}", "root", "proc", orphan.stdout.strip()).exists())
         _report_ratio(root, data, ready_s)
         os.kill(first, signal.SIGTERM)
         assert started.wait() == 0

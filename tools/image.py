@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 import veen
 from tools import debian_packages, lock_files
 from tools.bill_of_materials import bill_of_materials
@@ -77,11 +79,15 @@ _OF_DEBIAN = re.compile(
     rf"etc/python{PYTHON}/|usr/share/(ca-certificates/|common-licenses/|doc/[^/]+/copyright$)"
 )
 # Modules of Python whose libraries are left out, and parts that no program runs.
-_UNUSED_OF_PYTHON = ("ensurepip", "idlelib", "pydoc_data", "turtledemo", "lib-dynload/_curses*", "lib-dynload/_dbm*")
-_UNUSED_OF_PYTHON += ("lib-dynload/readline*", f"../{_MULTIARCH}/gconv")
+_UNUSED_OF_PYTHON: tuple[str, ...] = (
+    *("ensurepip", "idlelib", "pydoc_data", "turtledemo", f"../{_MULTIARCH}/gconv"),
+    *("lib-dynload/_curses*", "lib-dynload/_dbm*", "lib-dynload/readline*"),
+)
 # Sources and tests of packages. The second backend of zstandard is for other Pythons.
-_UNUSED_OF_PACKAGES = ("**/tests", "**/*.pyi", "**/*.[achi]", "**/*.pyx", "**/*.pxd", "**/*.cpp", "zstandard/_cffi.*")
-_UNUSED_OF_PACKAGES += ("bin", ".lock", "**/RECORD", "**/INSTALLER", "**/REQUESTED", "**/direct_url.json")
+_UNUSED_OF_PACKAGES: tuple[str, ...] = (
+    *("**/tests", "**/*.pyi", "**/*.[achi]", "**/*.pyx", "**/*.pxd", "**/*.cpp", "zstandard/_cffi.*"),
+    *("bin", ".lock", "**/RECORD", "**/INSTALLER", "**/REQUESTED", "**/direct_url.json"),
+)
 _SCRIPT = """\
 #!/usr/bin/python{python}
 import sys
@@ -103,7 +109,7 @@ def pins() -> list[Pin]:
         "sys_platform": "linux",
     }
     usable = {pin.name: pin for pin in lock_files.read("all") if pin.applies(machine) and pin.name not in LEFT_OUT}
-    wanted = {lock_files.canonicalize_name(one.name) for one in lock_files.project_requirements(EXTRAS)} & usable.keys()
+    wanted: set[str] = {canonicalize_name(one.name) for one in lock_files.project_requirements(EXTRAS)} & usable.keys()
     while more := {name for name, pin in usable.items() if wanted.intersection(pin.required_by)} - wanted:
         wanted |= more
     return [pin for name, pin in usable.items() if name in wanted]

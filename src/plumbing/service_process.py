@@ -1,4 +1,4 @@
-"""A program as a service: its stop signals, pid 1 of a container, and what systemd is told. sd_notify(3).
+"""A program as a service: its stop signals, pid 1 of a container, and its messages to systemd. sd_notify(3).
 
 Without NOTIFY_SOCKET nothing is sent. The socket and the watchdog interval are those of the environment, so child
 processes inherit them; the units have `NotifyAccess=main`, and only the program itself calls `ready`.

@@ -141,8 +141,8 @@ class Service:
         return found
 
     def _message(self, ended: int) -> str:
-        readable, _, _ = select.select([self._listener, ended], [], [])
-        assert self._listener in readable, "the program ended without a message"
+        readable, _, _ = select.select([self._listener.fileno(), ended], [], [])
+        assert self._listener.fileno() in readable, "the program ended without a message"
         return self._listener.recv(4096).decode()
 
 

@@ -87,10 +87,10 @@ class Systemd:
         """The next message. The test fails if the program ends without one."""
         ended = os.pidfd_open(program.pid)
         try:
-            readable, _, _ = select.select([self.socket, ended], [], [])
+            readable, _, _ = select.select([self.socket.fileno(), ended], [], [])
         finally:
             os.close(ended)
-        assert self.socket in readable, f"the program ended with {program.wait()}"
+        assert self.socket.fileno() in readable, f"the program ended with {program.wait()}"
         return self.socket.recv(4096).decode()
 
     def after_pings(self, program: "subprocess.Popen[bytes]") -> str:

@@ -109,7 +109,7 @@ def pins() -> list[Pin]:
         "sys_platform": "linux",
     }
     usable = {pin.name: pin for pin in lock_files.read("all") if pin.applies(machine) and pin.name not in LEFT_OUT}
-    wanted: set[str] = {canonicalize_name(one.name) for one in lock_files.project_requirements(EXTRAS)} & usable.keys()
+    wanted = usable.keys() & {canonicalize_name(one.name) for one in lock_files.project_requirements(EXTRAS)}
     while more := {name for name, pin in usable.items() if wanted.intersection(pin.required_by)} - wanted:
         wanted |= more
     return [pin for name, pin in usable.items() if name in wanted]

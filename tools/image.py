@@ -164,7 +164,13 @@ def _install(folder: Path, scratch: Path, epoch: int) -> None:
     tags = [f"manylinux_{LIBC[0]}_{minor}_x86_64" for minor in range(LIBC[1], 4, -1)] + ["manylinux2014_x86_64"]
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     install += ["--root-user-action=ignore", "--no-deps", "--no-compile", "--only-binary=:all:", f"--target={folder}"]
-    install += [f"--python-version={PYTHON}", "--implementation=cp", *(f"--platform={tag}" for tag in tags)]
+    # Older versions of pip compare Requires-Python with the Python that runs pip.
+    install += [
+        "--ignore-requires-python",
+        f"--python-version={PYTHON}",
+        "--implementation=cp",
+        *(f"--platform={tag}" for tag in tags),
+    ]
     run([*install, "--require-hashes", "-r", str(listed)], ROOT, {})
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     run(build, ROOT, {"SOURCE_DATE_EPOCH": str(epoch)})

@@ -57,6 +57,23 @@ RUN_ELSEWHERE = {
     "veil sim sweep --seed 1 --seeds 5 --objects 5 --svg docs/veil-delivery.svg \\": "tests/veil/sim, in small",
     "--losses 0,0.05,0.1,0.15,0.2,0.25,0.3,0.35,0.4,0.45,0.5,0.55,0.6": "the same",
 }
+# They need root, systemd or a container runtime.
+RUN_ELSEWHERE |= {
+    "useradd --system veen": "nowhere, as it changes the machine",
+    "chown -R veen: /var/lib/veen/hub": "nowhere, as it changes the machine",
+    "veen hub init --data-dir /var/lib/veen/hub --root /media/stick/hub.root "
+    "--key-passphrase-file /etc/veen/hub-passphrase": "tests/cli/test_service_unit.py, in other folders",
+    "veen hub install-service --data-dir /var/lib/veen/hub": "tests/cli/test_service_unit.py, in other folders",
+    """echo 'OPTIONS="--config /etc/veen/hub.toml"' > /etc/veen/veen-hub.env""": "nowhere, as it changes the machine",
+    "systemctl daemon-reload && systemctl enable --now veen-hub": "nowhere: it needs systemd as pid 1",
+    "ctr --namespace k8s.io images import dist/veen-0.0.1-image.tar": "nowhere: it needs containerd",
+    "skopeo copy oci-archive:dist/veen-0.0.1-image.tar docker://registry.example/veen:0.0.1": "nowhere: a registry",
+    "podman load --input dist/veen-0.0.1-image.tar": "nowhere: it needs podman",
+    "docker run --read-only --cap-drop ALL --volume hub:/var/lib/veen veen:0.0.1 veen-hub init --data-dir "
+    "/var/lib/veen/hub --no-root": "tests/test_container_image.py, without docker",
+    "docker run --read-only --cap-drop ALL --volume hub:/var/lib/veen --publish 37411:37411 veen:0.0.1 \\": "the same",
+    "veen-hub --data-dir /var/lib/veen/hub --listen 0.0.0.0:37411": "the same",
+}
 RUN_BY_THE_LAB = ("make lab", "python -m lab")  # tests/lab runs the same with other seeds
 # tests/cli/test_command_tree.py checks the examples of this page.
 WRITTEN_BY_TOOLS = {"docs/cli.md"}
